@@ -33,7 +33,7 @@ from simulator.plan.task import (
     Task,
     Value,
 )
-from simulator.plan.tensors import PlanTensors, merged
+from simulator.plan.tensors import PlanTensors, contiguous, merged
 from simulator.strategies.copy_values import CopyValues, Placement
 from simulator.strategies.few import in_turn, with_left_out
 from simulator.strategies.options import AnyOptions, option_values
@@ -43,10 +43,14 @@ from traces.errors import Code, SchedcastError
 MOST_TASKS, FEW_PARTS = 100_000, 256
 #: Adds what a task reads to what it changes.
 ADD = OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', outputs=())
+#: Copies what a task reads to what it changes.
+COPY = OpCall("aten.copy_.default", '[{"$":1},{"$":0}]', outputs=())
 #: The arguments of a product of what a task reads; and those of one that is added to what it changes.
 _OF_READS, _ADDED = '[{"$":0},{"$":1}]', '[{"$":2},{"$":0},{"$":1}]'
-#: What becomes of gradients after the update: they are freed; kept from step to step; or kept, and products are added to them.
-Gradients = Literal["freed", "kept", "fused"]
+#: What becomes of gradients after the update: they are freed; kept from step to step; or kept, and products are added to them. Held: kept,
+#: and those of each microbatch are added when its backward has ended, as nanotron does.
+Gradients = Literal["freed", "kept", "fused", "held"]
+Kept = Gradients | Literal["bucketed"]
 
 
 @dataclass(frozen=True)
@@ -76,13 +80,14 @@ class PlanBuilder(CopyValues):
         graph: TrainingGraph | None = None,
         share: Share | None = None,
         suffix: str = "",
-        kept: Gradients = "freed",
+        kept: Kept = "freed",
         division: Division = UNDIVIDED,
     ):
         """`graph`: a changed graph that computes the same as the graph of the job's microbatch; default: that graph, of `division`.
 
         `kept`: gradients that are not freed are carried from step to step; `zero_gradients` empties them, and all microbatches add to them.
-        If fused, the products that make them do so, even where a cast follows.
+        If fused, the products that make them do so, even where a cast follows. If held, `additions` adds them; if bucketed, that is so of
+        all microbatches but the last, whose gradients are copied to memory of their own and added at once, as DistributedDataParallel does.
         """
         parts = share.parts if share is not None else job.accumulate
         graph = graph or job.graph(job.batch // parts, parts, division=division)
@@ -100,7 +105,8 @@ class PlanBuilder(CopyValues):
         self.first_of: dict[str, int] = {}
         #: Task name -> index of the op that it runs, or whose result it accumulates, and its role (dX, dW, dB; "" in forward).
         self.served: dict[str, tuple[int, str]] = {}
-        self._keeps_gradients, self._fuses = kept != "freed", kept == "fused"
+        self._kept, self._keeps_gradients = kept, kept != "freed"
+        self._held: list[Task] = []
 
     @cached_property
     def layers(self) -> dict[str, list[str]]:
@@ -124,7 +130,12 @@ class PlanBuilder(CopyValues):
 
     def backward(self, microbatch: int = 0, stream: int = 0) -> list[Task]:
         """Return the backward of one microbatch. In all but the first, each complete gradient is added to that of the first."""
-        return self.ops([index for index, op in enumerate(self.graph.ops) if op.phase == BACKWARD], microbatch, stream)
+        return self.ops([index for index, op in enumerate(self.graph.ops) if op.phase == BACKWARD], microbatch, stream) + self.additions()
+
+    def additions(self) -> list[Task]:
+        """Return the tasks that add the held gradients of what `ops` has returned so far."""
+        held, self._held = self._held, []
+        return held
 
     def ops(
         self,
@@ -137,19 +148,23 @@ class PlanBuilder(CopyValues):
     ) -> list[Task]:
         """Return the tasks of some ops of the graph for one microbatch, in order, each on its own device.
 
-        A gradient that is complete is added to that of the first microbatch. `instead`: values to use in the place of others, or operands
-        of the same geometry, which views of those others then view.
+        A gradient that is complete is added to that of the first microbatch, or held for `additions`. `instead`: values to use in the place
+        of others, or operands of the same geometry, which views of those others then view.
         """
         tasks = []
         for index in indices:
-            if self._adding.get(index) == "":
-                continue
-            tasks.append(self._task(index, microbatch, stream, instead or {}, lag, action))
-            if index in self._adding:
+            if index not in self._needless:
+                tasks.append(self._task(index, microbatch, stream, instead or {}, lag, action))
+            if index in self._adding or self._needless.get(index) in self._adding.values():
                 continue
             added = (parameter for parameter in self._completed.get(index, ()) if microbatch != self._first(parameter))
-            tasks += [self._accumulate(parameter, index, microbatch, stream, lag, action) for parameter in added]
+            sums = [task for parameter in added for task in self._accumulate(parameter, index, microbatch, stream, lag, action)]
+            (self._held if self._holds(microbatch) else tasks).extend(sums)
         return tasks
+
+    def _holds(self, microbatch: int) -> bool:
+        """Whether the gradients of a microbatch are added after its backward."""
+        return self._kept == "held" or (self._kept == "bucketed" and microbatch != self.microbatches[-1])
 
     @cached_property
     def _completed(self) -> dict[int, list[str]]:
@@ -160,21 +175,27 @@ class PlanBuilder(CopyValues):
         return completed
 
     @cached_property
-    def _adding(self) -> dict[int, str]:
-        """The parameter to whose gradient an op's product is added, by op; "" for a cast that this makes needless."""
-        adding: dict[int, str] = {}
-        if not self._fuses:
-            return adding
-        ops = self.graph.ops
+    def _needless(self) -> dict[int, str]:
+        """The parameter of each gradient's last cast that is not run, since a carried gradient adds what it reads: no copy is made."""
+        ops, gradients = self.graph.ops, self.graph.gradients
         readers = Counter(operand.value for op in ops for operand in op.inputs)
+        completing = self.graph.gradient_ops.items() if self._keeps_gradients else ()
+        casts = {index: parameter for parameter, index in completing if ops[index].body.target == CAST and not gradients[parameter].views}
+        return {index: casts[index] for index in casts if readers[ops[index].reads[0].value] == 1}
+
+    @cached_property
+    def _adding(self) -> dict[int, str]:
+        """The parameter to whose gradient an op's product is added, by op."""
+        adding: dict[int, str] = {}
+        ops = self.graph.ops
+        if self._kept != "fused":
+            return adding
         makers = {operand.value: index for index, op in enumerate(ops) for operand in op.writes}
         for parameter, last in self.graph.gradient_ops.items():
-            op = ops[last]
-            casts = op.body.target == CAST and not op.reads[0].views and readers[op.reads[0].value] == 1
-            maker = makers.get(op.reads[0].value, last) if casts else last
+            made = ops[last].reads[0] if last in self._needless else self.graph.gradients[parameter]
+            maker = makers.get(made.value, last) if last in self._needless else last
             body = ops[maker].body
-            if body.target == PRODUCT and body.args == _OF_READS and not self.graph.gradients[parameter].views:
-                adding |= {last: ""} if casts else {}
+            if body.target == PRODUCT and body.args == _OF_READS and not made.views:
                 adding[maker] = parameter
         return adding
 
@@ -412,20 +433,20 @@ class PlanBuilder(CopyValues):
         """The op as a microbatch runs it: the draws of one microbatch come after those of the one before."""
         return replace(body, draw=body.draw + microbatch * self.graph.draws) if microbatch and body.random else body
 
-    def _accumulate(self, parameter: str, op: int, microbatch: int, stream: int, lag: int, action: str) -> Task:
-        addend = self._operand(self.graph.gradients[parameter], microbatch)
-        name = f"{parameter}/accumulate@{microbatch}{self._of_rank}"
-        self.served[name] = (op, "dB" if self.graph.ops[op].gradient == "dB" else "dW")
-        return Task(
-            name=name,
-            body=ADD,
-            device=self.place.home(self.graph.gradients[parameter].value),
-            stream=stream,
-            reads=(addend,),
-            mutates=(self.gradient(parameter),),
-            phase=BACKWARD,
-            layer=self.graph.layers[parameter],
-            microbatch=microbatch,
-            lag=lag,
-            action=action,
-        )
+    def _accumulate(self, parameter: str, op: int, microbatch: int, stream: int, lag: int, action: str) -> list[Task]:
+        addend = self._operand(self.graph.ops[op].reads[0] if op in self._needless else self.graph.gradients[parameter], microbatch)
+        device = self.place.home(self.graph.gradients[parameter].value)
+        role = "dB" if self.graph.ops[op].gradient == "dB" else "dW"
+        layer, end = self.graph.layers[parameter], f"@{microbatch}{self._of_rank}"
+
+        def made(what: str, body: OpCall, read: Operand, changed: Operand) -> Task:
+            name = f"{parameter}/{what}{end}"
+            self.served[name] = (op, role)
+            own = (device, stream, 0, (read,), (), (changed,))
+            return Task(name, body, *own, phase=BACKWARD, layer=layer, microbatch=microbatch, lag=lag, action=action)
+
+        if self._kept != "bucketed" or self._holds(microbatch):
+            return [made("accumulate", ADD, addend, self.gradient(parameter))]
+        name = self._own(f"{parameter}::bucket")
+        bucket = self.tensors.add(Value(name, addend.shape, contiguous(addend.shape), addend.dtype, device, BUFFER, name)).operand()
+        return [made("copy", COPY, addend, bucket), made("accumulate", ADD, bucket, self.gradient(parameter))]

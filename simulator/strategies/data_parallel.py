@@ -22,7 +22,7 @@ from simulator.plan.fusion import delayed, insert
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Task
 from simulator.plan.tensors import merged
-from simulator.strategies.builder import Gradients, PlanBuilder, Share
+from simulator.strategies.builder import Gradients, Kept, PlanBuilder, Share
 from simulator.strategies.few import MOST_TASKS, in_turn
 from simulator.strategies.options import Portion
 from simulator.strategies.turbodl import in_replica
@@ -78,8 +78,9 @@ class Options:
     """Plan one device for all, and few of more than 6 microbatches, since they do the same: only for predictions; auto: if there were more
     than 20,000 tasks."""
     gradients: Gradients = "freed"
-    """Free gradients after the update; keep them from step to step, as zero_grad(set_to_none=False) and nanotron do (kept); or also let the
-    products of backward add to them, as Megatron-LM does (fused)."""
+    """Free gradients after the update; keep them from step to step, as zero_grad(set_to_none=False) does (kept); also let the products of
+    backward add to them, as Megatron-LM does (fused); or add them after each backward, the last one's from buckets, as nanotron does
+    (held)."""
 
     def __post_init__(self):
         """Raise SchedcastError if the bucket size is negative or infinite, or for updates that cannot keep gradients."""
@@ -149,7 +150,7 @@ def folds(fold: str, job: Job, machine: Machine, most_devices: float = math.inf,
 
 
 def replica_builders(
-    job: Job, devices: Sequence[str], count: int, kept: Gradients = "freed", division: Division = UNDIVIDED, fold: str = "off"
+    job: Job, devices: Sequence[str], count: int, kept: Kept = "freed", division: Division = UNDIVIDED, fold: str = "off"
 ) -> list[PlanBuilder]:
     """A builder for each of `devices`, the first of those of `count` replicas that work on as many microbatches.
 
@@ -217,7 +218,8 @@ class Replicas:
         self.machine, self.options, self.every = machine, options, devices
         self._listed = int(folds(options.fold, job, machine))
         self.devices = devices[:1] if self._listed else devices
-        self.builders = replica_builders(job, self.devices, len(devices), options.gradients, fold=options.fold)
+        kept = "bucketed" if options.gradients == "held" else options.gradients
+        self.builders = replica_builders(job, self.devices, len(devices), kept, fold=options.fold)
 
     @cached_property
     def _passes(self) -> list[list[Task]]:

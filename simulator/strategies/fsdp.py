@@ -26,7 +26,7 @@ from simulator.strategies.builder import Gradients
 from simulator.strategies.data_parallel import check_replicas, folded_note, folds, interleaved, replica_builders
 from simulator.strategies.options import Portion, option_values
 from simulator.strategies.sharding.mesh import Mesh
-from simulator.strategies.sharding.shards import Gathered, Shards
+from simulator.strategies.sharding.shards import Gathered, Shards, Sums
 from simulator.strategies.sharding.units import Units
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
@@ -73,8 +73,8 @@ class Options:
     """Plan one device for all, and few of more than 6 microbatches, since they do the same: only for predictions; auto: one device with
     more than 8 devices, or 20,000 tasks, and few microbatches if there were more than 20,000 tasks."""
     gradients: Gradients = "freed"
-    """With stage 1, free gradients after they are summed; keep them from step to step, as nanotron does (kept); or also let the products of
-    backward add to them, as Megatron-LM does (fused)."""
+    """With stage 1, free gradients after they are summed; keep them from step to step (kept); also let the products of backward add to
+    them, as Megatron-LM does (fused); or, as nanotron does, add them after each backward, and sum them whole after the last one (held)."""
 
     def __post_init__(self):
         """Raise SchedcastError for numbers that are too small, and for stages that keep no gradients."""
@@ -166,14 +166,17 @@ class ShardedReplicas:
 
     def __init__(self, job: Job, machine: Machine, mesh: Mesh, options: Options):
         self.job, self.machine, self.options, self.mesh = job, machine, options, mesh
-        self.builders = replica_builders(job, mesh.devices, mesh.replicas, options.gradients, mesh.division, options.fold)
+        self._held = options.gradients == "held"
+        #: DistributedDataParallel has buckets where nothing is sharded.
+        kept = "bucketed" if self._held and mesh.size == 1 < mesh.replicas else options.gradients
+        self.builders = replica_builders(job, mesh.devices, mesh.replicas, kept, mesh.division, options.fold)
         self.graph = self.builders[0].graph
         #: By device and op of the first device's graph, that op in its own: those that divide tokens lack some.
         self._same = [_same_ops(self.graph, builder.graph) for builder in self.builders]
         experts = frozenset(parameters_of_experts(self.graph)) if options.ep > 1 else frozenset[str]()
         self.units = Units(NAME, self.graph, apart=experts)
-        streams, in_place = (COMPUTE, GATHER, REDUCE), options.shard == "1"
-        self.shards = Shards(job, machine, self.builders, mesh, self.units, mesh.names[0], streams, in_place)
+        sums: Sums = "flat" if options.shard != "1" else "whole" if self._held else "in place"
+        self.shards = Shards(job, machine, self.builders, mesh, self.units, mesh.names[0], (COMPUTE, GATHER, REDUCE), sums)
 
     def plan(self) -> Plan:
         """The finished plan."""
@@ -241,6 +244,7 @@ class ShardedReplicas:
         instead = [{name: operand for name, operand in held.items() if not self._sharded(name)} for held in self.shards.held]
         latest: list[tuple[str, ...]] = [()] * len(self.builders)
         last_sum: list[Task] = []  # what sums the gradients of the last unit
+        after: list[str] = []  # the units whose gradients are summed after all backwards
         awaited: list[tuple[str, ...]] = [()] * len(self.builders)  # the names of what summed those of the unit before
         for position in range(own * count):
             m, index = divmod(position, count)
@@ -267,8 +271,12 @@ class ShardedReplicas:
                 awaited = [() if own_tasks else names for own_tasks, names in zip(lists, awaited, strict=True)]
                 tasks += interleaved(lists)
                 latest = [(own_tasks[-1].name,) if own_tasks else before for own_tasks, before in zip(lists, latest, strict=True)]
+            if index == count - 1:
+                tasks += interleaved([builder.additions() for builder in self.builders])
             for unit in self.units.completed.get(index, ()):
-                if self.shards.is_sharded(unit) and (m == own - 1 or not self._accumulates):
+                if self._held and self.shards.is_sharded(unit):
+                    after += [unit] if m == own - 1 else []
+                elif self.shards.is_sharded(unit) and (m == own - 1 or not self._accumulates):
                     if not self._accumulates:
                         names = [_names_on(device, last_sum) for device in self.mesh.devices]
                         awaited = [before + new for before, new in zip(awaited, names, strict=True)]
@@ -276,7 +284,7 @@ class ShardedReplicas:
                     tasks += last_sum
                 elif m == own - 1:
                     tasks += self.shards.reduce_whole(unit)
-        return tasks
+        return tasks + [task for unit in after for task in self.shards.reduce(unit, own - 1, True)]
 
     def _together(self, what: str, ops: Sequence[Task]) -> list[Task]:
         """The tasks of a collective of the devices that divide layers, tokens or experts, from how it is in each device's graph."""

@@ -207,33 +207,42 @@ def order(pairs: Iterable[Pair]) -> str:
 
 
 class Peak(NamedTuple):
-    """A published peak of a GPU's memory beside the bytes that are predicted to be reserved and allocated."""
+    """A published peak of a GPU's memory in bytes, what it counts, and what is predicted of that."""
 
     row: Row
-    reserved_bytes: int
-    allocated_bytes: int
+    counter: str
+    published: float
+    predicted: int
 
     @property
     def error(self) -> float:
-        """What is predicted to be reserved over what is published, less 1."""
-        return self.reserved_bytes / self.row.memory_bytes - 1
+        """The prediction over what is published, less 1."""
+        return self.predicted / self.published - 1
 
     def __str__(self) -> str:
-        measured, reserved, allocated = (size / 2**30 for size in (self.row.memory_bytes, self.reserved_bytes, self.allocated_bytes))
-        told = f"predicted {reserved:.1f} GiB ({self.error:+.1%}), tensors {allocated:.1f} GiB"
-        return f"{what(self.row)}: measured {measured:.1f} GiB, {told}"
+        return f"{self.counter} {self.published / 2**30:.1f} GiB, predicted {self.predicted / 2**30:.1f} GiB ({self.error:+.1%})"
+
+
+def peaks_of(row: Row, kept: Kept) -> list[Peak]:
+    """A row's peaks. One of which is not said what it counts is compared with both."""
+    predicted = {"reserved": kept.reserved_bytes, "allocated": kept.allocated_bytes}
+    told = [Peak(row, name, size, predicted[name]) for name, size in row.peaks if name]
+    return told + [
+        Peak(row, f"not said, as {counter}", size, own) for name, size in row.peaks if not name for counter, own in predicted.items()
+    ]
 
 
 def memory(results: Sequence[tuple[Row, Kept]], failed: Sequence[tuple[Row, Kept]]) -> list[str]:
     """The errors of peaks of memory by source, and of which jobs it is said that they do not fit."""
-    peaks = [Peak(row, kept.reserved_bytes, kept.allocated_bytes) for row, kept in results if row.memory_bytes and not kept.why]
-    lines = [MEMORY, "| source | counts | rows | median error | worst | median signed | tensors alone, median error |", "|---" * 7 + "|"]
-    for source in dict.fromkeys(peak.row.source for peak in peaks):
-        own = [peak for peak in peaks if peak.row.source == source]
-        errors = [peak.error for peak in own]
-        alone = median(abs(peak.allocated_bytes / peak.row.memory_bytes - 1) for peak in own)
-        figures = f"{median(map(abs, errors)):.1%} | {max(errors, key=abs):+.1%} | {median(errors):+.1%} | {alone:.1%}"
-        lines.append(f"| {source} | {own[0].row.counter or 'not said'} | {len(own)} | {figures} |")
+    by_row = [(row, peaks_of(row, kept)) for row, kept in results if row.peaks and not kept.why]
+    lines = [MEMORY, "| source | counts | rows | median error | worst | median signed |", "|---" * 6 + "|"]
+    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row, peaks in by_row:
+        for peak in peaks:
+            groups[row.source, peak.counter].append(peak.error)
+    for (source, counter), errors in groups.items():
+        figures = f"{median(map(abs, errors)):.1%} | {max(errors, key=abs):+.1%} | {median(errors):+.1%}"
+        lines.append(f"| {source} | {counter} | {len(errors)} | {figures} |")
     lines += ["", MISSED_MEMORY, FITS, "| source | ran | of these said not to fit | failed | of these said not to fit |", "|---" * 5 + "|"]
     for source in sorted({row.source for row, _ in (*results, *failed)}):
         ran, not_run = ([kept.fits for row, kept in own if row.source == source and not kept.why] for own in (results, failed))
@@ -241,7 +250,7 @@ def memory(results: Sequence[tuple[Row, Kept]], failed: Sequence[tuple[Row, Kept
     said_to_fit = [what(row) for row, kept in failed if kept.fits and not kept.why]
     lines += ["", *(f"- failed, and said to fit: {each}" for each in said_to_fit)]
     lines += [f"- ran, and said not to fit: {what(row)}" for row, kept in results if not kept.fits]
-    return [*lines, "", *(f"- {peak}" for peak in peaks), ""]
+    return [*lines, "", *(f"- {what(row)}: {'; '.join(map(str, peaks))}" for row, peaks in by_row), ""]
 
 
 def fits(row: Row) -> Kept:

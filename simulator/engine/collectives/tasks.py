@@ -252,6 +252,10 @@ class Group:
             return [Task(name, body, *self._lane(0), mutates=tuple(chain.from_iterable(wholes)), phase=COLLECTIVE)], sums
         return [task for rank, own in enumerate(sums) for task in self._added(name, rank, wholes, own)], sums
 
+    def all_reduce_parts(self, name: str, wholes: Sequence[Sequence[Operand]]) -> tuple[list[Task], list[tuple[Operand, ...]]]:
+        """An all-reduce of which each device goes on with its own chunk alone. Also these chunks."""
+        return self.all_reduce(name, [tuple(own) for own in wholes]), [self._chunks(own, rank) for rank, own in enumerate(wholes)]
+
     def _added(self, name: str, rank: int, wholes: Sequence[Sequence[Operand]], sums: Sequence[Operand]) -> list[Task]:
         """The tasks that add the other devices' chunks to what a rank has of its own."""
         tasks = []

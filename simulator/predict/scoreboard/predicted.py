@@ -107,7 +107,7 @@ def kept_forecast(row: Row, target: Target | None = None) -> Kept:
             launches = round(sum(runs * task.body.launches for task, runs in zip(result.plan.tasks, result.plan.runs, strict=True)))
             copied_s = copy_s(result.plan, result.machine) if row.synchronized else 0.0
             step_s, low_s, high_s = (seconds + copied_s for seconds in (result.timeline.step_s, *result.interval_s))
-            reserved = reserved_bytes(result.plan, result.machine, dependencies_of(result.plan, result.machine)) if row.memory_bytes else {}
+            reserved = reserved_bytes(result.plan, result.machine, dependencies_of(result.plan, result.machine)) if row.peaks else {}
             kept = Kept(
                 predicted_s=step_s,
                 interval_s=(low_s, high_s),

@@ -47,8 +47,8 @@ _Record = Mapping[str, str]
 class Row(NamedTuple):
     """A measured step that can be predicted. `synchronized`: every step copies its batch to the GPU and waits for the GPU.
 
-    `memory_bytes`: the published peak of a GPU's memory, and `counter`, what it counts: what is "reserved" by PyTorch's allocator, what is
-    "allocated", or "" if the table does not say. 0: none is published.
+    `peaks`: the published peaks of a GPU's memory, in bytes, by what they count: what is "reserved" by PyTorch's allocator, what is
+    "allocated", or "" if the table does not say.
     """
 
     number: int
@@ -63,8 +63,7 @@ class Row(NamedTuple):
     synchronized: bool
     file: str = ""
     strategy: str = "pytorch"
-    memory_bytes: float = 0.0
-    counter: str = ""
+    peaks: tuple[tuple[str, float], ...] = ()
 
     @property
     def chip(self) -> str:
@@ -248,6 +247,10 @@ _EXPERTS = re.compile(
 )
 
 
+#: What is said of optimizers of one kernel. Megatron-LM's is TransformerEngine's FusedAdam (megatron/core/optimizer).
+_FUSED = "fused|Megatron"
+
+
 def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
     """A row of a table of trainings of transformers: sizes of the model, and how it is divided over GPUs."""
     if OUT_OF_MEMORY.upper() in record.get("note", ""):
@@ -277,6 +280,7 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
         int(record["micro_batch"]) * accumulate * replicas,
         image_size=int(record["seq"]),
         optimizer="adamw",
+        form="fused" if re.search(_FUSED, record.get("optimizer", "")) else "foreach",
         clip_norm=1.0 if stages == 1 else None,  # no stage has all gradients
         accumulate=accumulate,
         precision=_trained_in(record),
@@ -284,7 +288,7 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
         checkpoint=_CHECKPOINTS[record["activation_checkpointing"]],
     )
     card = names.preset_of(record["gpu"])
-    counter = next((name for name in ("reserved", "allocated") if record.get(f"peak_{name}_gib")), "")
+    peaks = {name: record.get(f"peak_{name}_gib") for name in ("reserved", "allocated")}
     keeps = {"GRAD_OP": "reshard=off", "ZeRO-1": "shard=1"}
     options = [option for word, option in keeps.items() if word in record["shard"]] + ([f"tp={tensor}"] if tensor > 1 else [])
     options += ["gradients=fused"] if "Megatron" in record.get("software", "") and "shard=1" in options else []
@@ -303,8 +307,7 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
         float(record["step_ms"]) / 1e3,
         False,
         strategy=strategy if stages == 1 else _pipeline(stages, accumulate, replicas, tensor, "ZeRO-1" in record["shard"], _MEGATRON_LM),
-        memory_bytes=float(record[f"peak_{counter}_gib"]) * 2**30 if counter else 0.0,
-        counter=counter,
+        peaks=tuple((name, float(size) * 2**30) for name, size in peaks.items() if size),
     )
 
 
@@ -370,7 +373,9 @@ def _nanotron(record: _Record, number: int) -> Row | LeftOut | str:
     """A row of the Ultra-Scale Playbook: nanotron on nodes of eight H100, sequences of 4,096 tokens, bf16 weights with master copies.
 
     Gradients are summed in a float32 buffer that lasts, AdamW is fused (examples/config_tiny_llama_bench.yaml), and ZeRO-1 gathers all
-    parameters between the update and the next forward (src/nanotron/optim/zero.py), so that nothing hides that.
+    parameters between the update and the next forward (src/nanotron/optim/zero.py), so that nothing hides that. A backward's gradients are
+    added after it (src/nanotron/optim/gradient_accumulator.py). Without ZeRO-1, DistributedDataParallel sums them beside the last backward;
+    with it, they are summed whole once that has ended (`init_model` and `training_step` of src/nanotron/trainer.py).
     """
     if record["ok"] != "yes":
         tried = _nanotron({**record, "ok": "yes", "step_ms": "1", "memory_gb": "0"}, number)
@@ -385,21 +390,23 @@ def _nanotron(record: _Record, number: int) -> Row | LeftOut | str:
         "moe": "", "seq": "4096", "micro_batch": record["micro_batch"], "accumulation": record["accumulation"], "gpus": record["gpus"],
         "gpu": "H100-80GB-SXM5", "tp": record["tp"], "pp": record["pp"], "cp": "", "ep": "", "activation_checkpointing": "none",
         "precision": "bf16, fp32 gradients", "compile": "no", "shard": "", "software": "nanotron", "step_ms": record["step_ms"],
+        "optimizer": "fused AdamW",
     }  # fmt: skip
     row = _transformer(same, number)
     if not isinstance(row, Row):
         return row
-    tensor, stages = int(record["tp"]), int(record["pp"])
+    tensor, stages, size = int(record["tp"]), int(record["pp"]), float(record.get("memory_gb") or 0) * 2**30
+    peaks = (("", size),) if size else ()
     if stages > 1:
         replicas = int(record["gpus"]) // (tensor * stages)
-        pipeline = _pipeline(stages, int(record["accumulation"]), replicas, tensor, record["zero"] == "1", "gradients=kept")
-        return row._replace(strategy=pipeline, job=replace(row.job, form="fused"), memory_bytes=float(record.get("memory_gb") or 0) * 2**30)
+        pipeline = _pipeline(stages, int(record["accumulation"]), replicas, tensor, record["zero"] == "1", "gradients=held")
+        return row._replace(strategy=pipeline, peaks=peaks)
     strategy = ZERO_1 if record["zero"] == "1" else "fsdp:shard=0" if tensor > 1 else "data-parallel"
-    options = ["gradients=kept"] + ([f"tp={tensor}"] if tensor > 1 else [])
+    options = ["gradients=held"] + ([f"tp={tensor}"] if tensor > 1 else [])
     return row._replace(
         strategy=f"{strategy}{',' if ':' in strategy else ':'}{','.join(options)}",
-        job=replace(row.job, clip_norm=None, form="fused"),
-        memory_bytes=float(record.get("memory_gb") or 0) * 2**30,
+        job=replace(row.job, clip_norm=None),
+        peaks=peaks,
     )
 
 

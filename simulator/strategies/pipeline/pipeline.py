@@ -18,7 +18,7 @@ from simulator.plan.bodies.opcall import OpCall, is_random
 from simulator.plan.task import AGAIN, TRANSFER, Operand, Task
 from simulator.plan.task import BACKWARD as BACKWARD_PHASE
 from simulator.plan.task import FORWARD as FORWARD_PHASE
-from simulator.strategies.builder import Gradients, PlanBuilder, Share
+from simulator.strategies.builder import Kept, PlanBuilder, Share
 from simulator.strategies.pipeline.cut import Cut, Sent
 from simulator.strategies.pipeline.schedule import AGAIN as REPEATED
 from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD, Action, Schedule, first_microbatches
@@ -47,7 +47,7 @@ class Pipeline:
         others: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
         rank: int = 0,
         left_out: int = 0,
-        kept: Gradients = "freed",
+        kept: Kept = "freed",
     ):
         self.machine, self.cut, self.first = machine, cut, replica * microbatches
         self.forward_devices, self.backward_devices = tuple(forward), tuple(backward)
@@ -99,7 +99,7 @@ class Pipeline:
         before = [task for sent in fetched for task in self._send(sent, microbatch)]
         arriving = [sent for index in indices for sent in self._arrivals.get(index, ()) if sent.value not in instead]
         before += [task for sent in arriving for task in self._receive(sent, microbatch)]
-        ops = self.ops(action, indices, instead, lag)
+        ops = self.ops(action, indices, instead, lag) + self.build.additions()
         after = [task for index in indices for sent in self._sends.get(index, ()) for task in self._send(sent, microbatch)]
         sends = [[replace(task, lag=lag, action=str(action)) for task in tasks] for tasks in (before, after)]
         return [*sends[0], *ops, *sends[1]]

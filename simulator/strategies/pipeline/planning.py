@@ -15,7 +15,7 @@ from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from simulator.strategies.builder import MOST_TASKS, Gradients, PlanBuilder
+from simulator.strategies.builder import MOST_TASKS, Gradients, Kept, PlanBuilder
 from simulator.strategies.data_parallel import folds
 from simulator.strategies.few import ROUNDS, leaves_out, with_left_out
 from simulator.strategies.options import Portion
@@ -90,8 +90,13 @@ class DrainingOptions(StageOptions):
     shard: Literal["0", "1"] = "0"
     """The stage of ZeRO over a stage's replicas: 1 shards optimizer state; parameters are gathered at the start of the step."""
     gradients: Gradients = "freed"
-    """Free gradients after the update; keep them from step to step, as nanotron does (kept); or also let the products of backward add to
-    them, as Megatron-LM does (fused)."""
+    """Free gradients after the update; keep them from step to step (kept); also let the products of backward add to them, as Megatron-LM
+    does (fused); or add them after each backward, as nanotron does (held)."""
+
+    @property
+    def kept(self) -> Kept:
+        """What builders do with gradients: DistributedDataParallel has buckets where nothing is sharded."""
+        return "bucketed" if self.gradients == "held" and self.replicas > 1 and self.shard == "0" else self.gradients
 
     def __post_init__(self):
         """Raise SchedcastError for less than one replica, or for shards or kept gradients that cannot be."""
@@ -382,7 +387,7 @@ def scheduled(
         own = PLANNED if extent.alike else schedule.microbatches
         with named(name):
             left = left_out + schedule.microbatches - own
-            replicas = Replicas(job, machine, cut_graph, own, places, backward_places, folded, division, left, options.gradients)
+            replicas = Replicas(job, machine, cut_graph, own, places, backward_places, folded, division, left, options.kept)
             begins = replicas.shard() if options.shard != "0" else {}
         everything = linear(schedule)
         actions = planned(everything) if extent.alike else everything

@@ -19,12 +19,12 @@ from simulator.plan.fusion import fused, insert
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.plan.tensors import merged
-from simulator.strategies.builder import Gradients
+from simulator.strategies.builder import Kept
 from simulator.strategies.options import AnyOptions
 from simulator.strategies.pipeline.cut import Cut
 from simulator.strategies.pipeline.pipeline import Pipeline
 from simulator.strategies.sharding.mesh import Mesh
-from simulator.strategies.sharding.shards import Shards
+from simulator.strategies.sharding.shards import Shards, Sums
 from simulator.strategies.sharding.units import Span, Units
 
 
@@ -46,11 +46,11 @@ class Replicas:
         folded: bool = False,
         division: Division = UNDIVIDED,
         left_out: int = 0,
-        kept: Gradients = "freed",
+        kept: Kept = "freed",
     ):
         """`cut`: of the graph of the first device of `division`; the devices of a replica's stage that divide its layers are successive."""
         self.job, self.machine, self.cut, self.devices, self.folded = job, machine, cut, tuple(backward), folded
-        self.division, self.count = division, len(forward[0]) // division.degree
+        self.division, self.count, self._kept = division, len(forward[0]) // division.degree, kept
         self.forward = tuple(forward)
         others = {stage[0]: stage[1:] for stage in (*forward, *backward)} if folded else {}
         self.pipelines = [
@@ -126,7 +126,8 @@ class Replicas:
             units = Units("shard=1", self.cut.graph, owned, own)
             mesh = self._mesh(self.devices[stage])
             streams = (COMPUTE, self._updates, self._sums)
-            shards = Shards(self.job, self.machine, builders, mesh, units, self.devices[0][0], streams, in_place=True)
+            sums: Sums = "whole" if self._kept == "held" else "in place"
+            shards = Shards(self.job, self.machine, builders, mesh, units, self.devices[0][0], streams, sums)
             self._shards[stage], tasks[stage] = shards, []
             for unit in units.weights:
                 name = f"gather {stage}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from simulator.machine.machine import Machine
 from simulator.model.division.local import EXPERTS, TENSOR
@@ -21,6 +21,8 @@ from simulator.strategies.sharding.mesh import Mesh
 from simulator.strategies.sharding.packing import Packing
 from simulator.strategies.sharding.parameters import Pieces
 from simulator.strategies.sharding.units import Flat, Span, Units, Weight, by_dtype, rows, shaped, without_padding
+
+Sums = Literal["flat", "in place", "whole"]
 
 
 class Shards:
@@ -38,15 +40,16 @@ class Shards:
         units: Units,
         first_device: str,
         streams: tuple[int, int, int],
-        in_place: bool = False,
+        sums: Sums = "flat",
     ):
         """`builders`: of the mesh's devices that the plan has. `units`: of the parameters in shards. `first_device`: the first of the plan.
 
-        `streams`: those of a device that compute, that gather and that sum. `in_place`: parameters whose parts are equal are gathered
-        and summed where they lie, as in ZeRO's first stage, which keeps all of them; otherwise they travel in one flat tensor, as FSDP2's.
+        `streams`: those of a device that compute, that gather and that sum. `sums`: in place, parameters whose parts are equal are gathered
+        and summed where they lie, as in ZeRO's first stage, which keeps all of them; whole, also with each other's parts, as nanotron sums
+        them; flat, they travel in one tensor, as FSDP2's.
         """
         self.job, self.builders, self.mesh, self.units = job, builders, mesh, units
-        self.devices, self._in_place = mesh.devices, in_place
+        self.devices, self._how = mesh.devices, sums
         self.graph, self.tensors = builders[0].graph, PlanTensors()
         self._computing, self._gathering, self._reducing = streams
         #: How experts are sharded: among the devices that hold the same ones.
@@ -89,7 +92,7 @@ class Shards:
     def _equal_parts(self, parameter: str) -> bool:
         """Whether a parameter is gathered and summed where it lies."""
         shape, size = self.graph.values[parameter].shape, self._mesh(self.units.unit(parameter)).size
-        return self._in_place and bool(shape) and shape[0] % size == 0 and not self.units.blocks(parameter, size)
+        return self._how != "flat" and bool(shape) and shape[0] % size == 0 and not self.units.blocks(parameter, size)
 
     def _bundles(self, unit: str) -> list["_Bundle"]:
         """The weights of a unit, by type, those that are gathered where they lie first."""
@@ -206,7 +209,8 @@ class Shards:
         mesh = self._mesh(unit)
         for place, (group, numbers) in enumerate(mesh.sharding(self._reducing)):
             wholes = [[self.builders[at].gradient(parameter) for parameter in parameters] for at in numbers]
-            made, of_group = group.reduce_scatter_in_place(f"{name} of group {place}" if place else name, wholes)
+            sum_up = group.all_reduce_parts if self._how == "whole" else group.reduce_scatter_in_place
+            made, of_group = sum_up(f"{name} of group {place}" if place else name, wholes)
             tasks += made
             for at, own in zip(numbers, of_group, strict=True):
                 sums[at] = own

@@ -69,7 +69,8 @@ def check_same(shown: Forecast, whole: Forecast) -> None:
 @pytest.mark.parametrize(
     "text",
     ["baseline", "pytorch", "fsdp:fold=on", "fsdp:fold=on,prefetch=0", "fsdp:fold=on,shard=2",
-     "fsdp:fold=on,shard=1,prefetch=0,gradients=kept", "fsdp:fold=on,shard=0", "fsdp:fold=on,tp=2", "data-parallel:fold=on",
+     "fsdp:fold=on,shard=1,prefetch=0,gradients=kept", "fsdp:fold=on,shard=1,prefetch=0,gradients=held",
+     "data-parallel:fold=on,gradients=held", "fsdp:fold=on,shard=0", "fsdp:fold=on,tp=2", "data-parallel:fold=on",
      "data-parallel:fold=on,update=backward-fusion", "forward-fusion"],
 )  # fmt: skip
 def test_accumulated_microbatches_take_what_all_of_them_take(text):

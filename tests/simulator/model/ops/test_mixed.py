@@ -61,7 +61,11 @@ def test_no_op_of_a_decoder_computes_activations_in_float32_but_the_loss_and_rot
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "text",
-    ["baseline", "fsdp", *(f"{name}gradients={how}" for name in ("fsdp:shard=1,", "data-parallel:", "1f1b:") for how in ("kept", "fused"))],
+    [
+        "baseline",
+        "fsdp",
+        *(f"{name}gradients={how}" for name in ("fsdp:shard=1,", "data-parallel:", "1f1b:") for how in ("kept", "fused", "held")),
+    ],
 )
 @pytest.mark.parametrize("precision", ["mixed", "fp64"])
 def test_it_trains_as_plain_pytorch_does(text, precision):
@@ -81,15 +85,43 @@ def test_kept_gradients_are_carried_and_every_microbatch_adds_to_them():
     assert sum("accumulate" in task.name for task in plan.tasks) == 2 * 2 * len(plan.gradients)
 
 
-@pytest.mark.parametrize(("precision", "needless"), [("mixed", 2), ("fp32", 0)])
-def test_products_add_to_fused_gradients_without_a_cast_or_a_sum(precision, needless):
-    """Of a network without biases, no microbatch has another op for its gradients; in float32 there is no cast to leave out."""
+@pytest.mark.parametrize("precision", ["mixed", "fp32"])
+def test_products_add_to_fused_gradients_without_a_sum(precision):
+    """Of a network without biases, no microbatch has another op for its gradients."""
     machine, job = core_groups(2), Job(f"{mlp.__file__}:square", 8, accumulate=2, precision=precision)
     kept, fused = (planned(f"data-parallel:gradients={how}", job, machine) for how in ("kept", "fused"))
     products = [task for task in fused.tasks if task.body.op == ADDED_PRODUCT]
     assert {task.mutates[0].value.partition("@")[0] for task in products} == {f"{name}::gradient" for name in job.graph(2, 4).parameters}
-    assert len(kept.tasks) - len(fused.tasks) == (1 + needless // 2) * len(products)
+    assert len(kept.tasks) - len(fused.tasks) == len(products)
     assert not [task for task in fused.tasks if "accumulate" in task.name]
+
+
+def test_no_float32_copy_is_made_of_what_is_added_to_a_kept_gradient():
+    machine, job = core_groups(2), Job(MLP, 8, accumulate=2, precision="mixed")
+    freed, kept = (planned(f"data-parallel:gradients={how}", job, machine) for how in ("freed", "kept"))
+    casts, none = (
+        [task.name for task in plan.tasks if task.name.partition("@")[0].endswith(("_to_copy.dW", "_to_copy.dB"))] for plan in (freed, kept)
+    )
+    assert (len(casts), none) == (2 * 2 * len(job.graph(2, 4).parameters), [])
+    assert {task.reads[0].dtype for task in kept.tasks if "accumulate" in task.name} == {"bfloat16"}
+
+
+def test_held_gradients_are_added_when_a_backward_has_ended():
+    """The first microbatch's; those of the last go to buckets as they come, or, with shards, are summed whole at the end."""
+    machine, job = core_groups(2), Job(MLP, 8, accumulate=2)
+    replicas, shards = (planned(f"{text}gradients=held", job, machine) for text in ("data-parallel:", "fsdp:shard=1,"))
+    names = [[task.name for task in plan.tasks if task.device == "cpu:0" and task.phase == "backward"] for plan in (replicas, shards)]
+    added, parameters = [name for name in names[0] if "accumulate@0" in name], len(job.graph(2, 4).parameters)
+    first, last = names[0][: len(names[0]) // 2], names[0][len(names[0]) // 2 :]
+    assert names[0].index(added[0]) == names[0].index(added[-1]) - parameters + 1
+    assert sum("/copy@1" in name for name in last) == parameters
+    assert not [name for name in first if "/copy@" in name]
+    assert {value.name.partition("@")[0] for value in replicas.values.values() if "::bucket" in value.name} == {
+        f"{p}::bucket" for p in replicas.gradients
+    }
+    assert all("accumulate@1" in name for name in names[1][-parameters:])
+    sums = [position for position, task in enumerate(shards.tasks) if task.phase == "collective" and "reduce" in task.name]
+    assert min(sums) > max(position for position, task in enumerate(shards.tasks) if task.phase == "backward")
 
 
 @pytest.mark.parametrize(("total", "factor"), [("float32", "bfloat16"), ("float32", "float32"), ("float64", "float64")])

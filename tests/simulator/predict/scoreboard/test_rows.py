@@ -160,11 +160,11 @@ def test_runs_of_nanotron_have_their_models_by_name(table):
     failed = {"step_ms": "", "memory_gb": "", "ok": "no"}
     rows, (crashed, divided) = read(table(run, {**run, "zero": "0"}, run | failed, run | failed | {"tp": "2"}, columns=tuple(run)))
     assert [(row.strategy, row.machine, row.job.batch, row.job.image_size) for row in rows] == [
-        ("fsdp:shard=1,prefetch=0,gradients=kept", "8xh100", 256, 4096), ("data-parallel:gradients=kept", "8xh100", 256, 4096),
+        ("fsdp:shard=1,prefetch=0,gradients=held", "8xh100", 256, 4096), ("data-parallel:gradients=held", "8xh100", 256, 4096),
     ]  # fmt: skip
-    assert {(row.job.precision, row.job.form, row.memory_bytes, row.counter) for row in rows} == {("mixed", "fused", 69.5 * 2**30, "")}
+    assert {(row.job.precision, row.job.form, row.peaks) for row in rows} == {("mixed", "fused", (("", 69.5 * 2**30),))}
     assert (crashed.why, crashed.job.job, crashed.job.strategy) == ("crashed or out of memory", rows[0].job, rows[0].strategy)
-    assert (divided.job.strategy, divided.job.job.batch) == ("fsdp:shard=1,prefetch=0,gradients=kept,tp=2", 128)
+    assert (divided.job.strategy, divided.job.job.batch) == ("fsdp:shard=1,prefetch=0,gradients=held,tp=2", 128)
 
 
 def test_a_training_with_divided_layers_has_fewer_replicas(table):
@@ -179,6 +179,12 @@ def test_transformer_engine_runs_cudnns_attention(table):
     columns = (*TRAINED, "attention")
     (first, second), _ = read(table({**TRAINED, "attention": "TransformerEngine flash"}, {**TRAINED, "attention": ""}, columns=columns))
     assert (first.job.attention, second.job.attention) == ("cudnn", "pytorch")
+
+
+def test_megatron_lm_updates_all_parameters_in_one_kernel(table):
+    texts = ("Adam (Megatron distributed optimizer)", "AdamW (fused)", "AdamW")
+    rows, _ = read(table(*({**TRAINED, "optimizer": text} for text in texts), columns=(*TRAINED, "optimizer")))
+    assert [row.job.form for row in rows] == ["fused", "fused", "foreach"]
     _, (left,) = read(table({**TRAINED, "tp": "3"}, columns=tuple(TRAINED)))
     assert left.why == "its degrees do not multiply to its GPUs"
 
@@ -186,7 +192,8 @@ def test_transformer_engine_runs_cudnns_attention(table):
 def test_the_published_peak_of_memory_says_what_it_counts(table):
     peaks = {**TRAINED, "precision": "bf16 (FSDP mixed precision)", "peak_allocated_gib": "60", "peak_reserved_gib": ""}
     rows, _ = read(table(peaks, {**peaks, "peak_reserved_gib": "70.5"}, {**peaks, "peak_allocated_gib": ""}, columns=tuple(peaks)))
-    assert [(row.memory_bytes / 2**30, row.counter) for row in rows] == [(60, "allocated"), (70.5, "reserved"), (0, "")]
+    peaks = [{name: size / 2**30 for name, size in row.peaks} for row in rows]
+    assert peaks == [{"allocated": 60}, {"allocated": 60, "reserved": 70.5}, {}]
     assert {row.job.precision for row in rows} == {"mixed"}
 
 

@@ -56,6 +56,7 @@ STRATEGIES = (
     "gpipe:replicas=2", "1f1b:replicas=2,microbatches=4", "interleaved-1f1b:replicas=2", "zero-bubble:replicas=2,shape=v",
     "model-parallel:replicas=2", "1f1b:replicas=2,rematerialize=on", "1f1b:replicas=4,stages=1", "1f1b:replicas=2,update=backward-fusion",
     "1f1b:replicas=2,granularity=stage", "1f1b:replicas=2,gradients=kept", "zero-bubble:replicas=2,shape=v,gradients=kept",
+    "1f1b:replicas=2,gradients=held",
 )  # fmt: skip
 SHARDED = [f"{text},shard=1" for text in STRATEGIES if "fusion" not in text]
 
@@ -125,7 +126,7 @@ def timed(plan: Plan, machine: Machine) -> float:
     "text",
     [
         "gpipe:", "1f1b:shard=1,", "interleaved-1f1b:", "zero-bubble:granularity=stage,", "1f1b:update=backward-fusion,",
-        "1f1b:gradients=kept,shard=1,",
+        "1f1b:gradients=kept,shard=1,", "1f1b:gradients=held,shard=1,",
     ],
 )  # fmt: skip
 def test_one_pipeline_stands_for_all(text, shared):
@@ -156,7 +157,7 @@ GPT = "lm:form=gpt,layers=2,d_model=16,heads=4,vocab=32"
         (GPT, "gpipe:stages=2,tp=2,replicas=2", 8, "full"),
         (LLAMA, "zero-bubble:stages=2,tp=2", 4, "none"),
         (LLAMA, "interleaved-1f1b:stages=4,tp=2", 4, "none"),
-        (LLAMA, "1f1b:stages=2,tp=2,replicas=2,shard=1,gradients=kept", 8, "none"),
+        (LLAMA, "1f1b:stages=2,tp=2,replicas=2,shard=1,gradients=held", 8, "none"),
     ],
 )
 def test_stages_whose_layers_are_divided_train_as_plain_pytorch_does(model, text, devices, checkpoint):
