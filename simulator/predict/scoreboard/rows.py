@@ -247,8 +247,9 @@ _EXPERTS = re.compile(
 )
 
 
-#: What is said of optimizers of one kernel. Megatron-LM's is TransformerEngine's FusedAdam (megatron/core/optimizer).
-_FUSED = "fused|Megatron"
+#: Words of optimizers that are not in the usual form. Megatron-LM's is TransformerEngine's FusedAdam (megatron/core/optimizer), Composer's
+#: decoupled AdamW updates each parameter by itself (composer/optim/decoupled_weight_decay.py).
+_UPDATE_FORMS = {"Megatron": "fused", "fused": "fused", "decoupled": "for"}
 
 
 def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
@@ -280,7 +281,7 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
         int(record["micro_batch"]) * accumulate * replicas,
         image_size=int(record["seq"]),
         optimizer="adamw",
-        form="fused" if re.search(_FUSED, record.get("optimizer", "")) else "foreach",
+        form=next((form for word, form in _UPDATE_FORMS.items() if word in record.get("optimizer", "")), "foreach"),
         clip_norm=1.0 if stages == 1 else None,  # no stage has all gradients
         accumulate=accumulate,
         precision=_trained_in(record),
