@@ -74,7 +74,8 @@ class Options:
     more than 8 devices, or 20,000 tasks, and few microbatches if there were more than 20,000 tasks."""
     gradients: Gradients = "freed"
     """With stage 1, free gradients after they are summed; keep them from step to step (kept); also let the products of backward add to
-    them, as Megatron-LM does (fused); or, as nanotron does, add them after each backward, and sum them whole after the last one (held)."""
+    them, as Megatron-LM does (fused); or, as nanotron does, add them after each backward, sum them whole after the last one, and gather all
+    parameters at once (held)."""
 
     def __post_init__(self):
         """Raise SchedcastError for numbers that are too small, and for stages that keep no gradients."""
@@ -166,16 +167,17 @@ class ShardedReplicas:
 
     def __init__(self, job: Job, machine: Machine, mesh: Mesh, options: Options):
         self.job, self.machine, self.options, self.mesh = job, machine, options, mesh
-        self._held = options.gradients == "held"
-        #: DistributedDataParallel has buckets where nothing is sharded.
-        kept = "bucketed" if self._held and mesh.size == 1 < mesh.replicas else options.gradients
+        held = options.gradients == "held"
+        #: Whether parameters are gathered, and gradients summed, all at once.
+        whole = held and mesh.size > 1
+        kept = "bucketed" if held and mesh.size == 1 < mesh.replicas else options.gradients  # DistributedDataParallel has buckets
         self.builders = replica_builders(job, mesh.devices, mesh.replicas, kept, mesh.division, options.fold)
         self.graph = self.builders[0].graph
         #: By device and op of the first device's graph, that op in its own: those that divide tokens lack some.
         self._same = [_same_ops(self.graph, builder.graph) for builder in self.builders]
         experts = frozenset(parameters_of_experts(self.graph)) if options.ep > 1 else frozenset[str]()
-        self.units = Units(NAME, self.graph, apart=experts)
-        sums: Sums = "flat" if options.shard != "1" else "whole" if self._held else "in place"
+        self.units = Units(NAME, self.graph, apart=experts, whole=whole)
+        sums: Sums = "flat" if options.shard != "1" else "whole" if whole else "in place"
         self.shards = Shards(job, machine, self.builders, mesh, self.units, mesh.names[0], (COMPUTE, GATHER, REDUCE), sums)
 
     def plan(self) -> Plan:
@@ -244,7 +246,6 @@ class ShardedReplicas:
         instead = [{name: operand for name, operand in held.items() if not self._sharded(name)} for held in self.shards.held]
         latest: list[tuple[str, ...]] = [()] * len(self.builders)
         last_sum: list[Task] = []  # what sums the gradients of the last unit
-        after: list[str] = []  # the units whose gradients are summed after all backwards
         awaited: list[tuple[str, ...]] = [()] * len(self.builders)  # the names of what summed those of the unit before
         for position in range(own * count):
             m, index = divmod(position, count)
@@ -274,9 +275,7 @@ class ShardedReplicas:
             if index == count - 1:
                 tasks += interleaved([builder.additions() for builder in self.builders])
             for unit in self.units.completed.get(index, ()):
-                if self._held and self.shards.is_sharded(unit):
-                    after += [unit] if m == own - 1 else []
-                elif self.shards.is_sharded(unit) and (m == own - 1 or not self._accumulates):
+                if self.shards.is_sharded(unit) and (m == own - 1 or not self._accumulates):
                     if not self._accumulates:
                         names = [_names_on(device, last_sum) for device in self.mesh.devices]
                         awaited = [before + new for before, new in zip(awaited, names, strict=True)]
@@ -284,7 +283,7 @@ class ShardedReplicas:
                     tasks += last_sum
                 elif m == own - 1:
                     tasks += self.shards.reduce_whole(unit)
-        return tasks + [task for unit in after for task in self.shards.reduce(unit, own - 1, True)]
+        return tasks
 
     def _together(self, what: str, ops: Sequence[Task]) -> list[Task]:
         """The tasks of a collective of the devices that divide layers, tokens or experts, from how it is in each device's graph."""

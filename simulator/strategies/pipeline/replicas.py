@@ -123,10 +123,10 @@ class Replicas:
             if not owned:
                 continue
             own = frozenset(index for index, of in enumerate(self.cut.stage_of) if of == stage)
-            units = Units("shard=1", self.cut.graph, owned, own)
+            sums: Sums = "whole" if self._kept == "held" else "in place"
+            units = Units("shard=1", self.cut.graph, owned, own, whole=sums == "whole")
             mesh = self._mesh(self.devices[stage])
             streams = (COMPUTE, self._updates, self._sums)
-            sums: Sums = "whole" if self._kept == "held" else "in place"
             shards = Shards(self.job, self.machine, builders, mesh, units, self.devices[0][0], streams, sums)
             self._shards[stage], tasks[stage] = shards, []
             for unit in units.weights:

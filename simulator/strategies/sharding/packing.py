@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.task import COLLECTIVE, Operand, Task
-from simulator.plan.tensors import PlanTensors, contiguous, viewed
+from simulator.plan.tensors import PlanTensors, contiguous, part, viewed
 from simulator.strategies.sharding.units import Flat, shaped
 
 _CONTIGUOUS = '{"memory_format":{"memory_format":"contiguous_format"}}'
@@ -80,6 +80,15 @@ class Packing:
                 shape = (blocks, self.size, length // blocks)
                 steps.add("clone.default", [{"$": 0}], (_exchanged(own, shape),), shape, gathered.dtype, _CONTIGUOUS)
         task, copies = steps.task(self.tensors, self.devices[at], self.compute, 0, len(flat.lengths))
+        return task, list(copies)
+
+    def by_rank(self, gathered: Operand, flat: Flat, name: str, at: int) -> tuple[Task, list[Operand]]:
+        """The task that copies what each rank has sent to a tensor of its own, and the copies."""
+        steps = _Steps(f"{name}@{self.devices[at]}")
+        for rank in range(self.size):
+            own = part(gathered, rank * flat.length, (rank + 1) * flat.length)
+            steps.add("clone.default", [{"$": 0}], (own,), own.shape, own.dtype)
+        task, copies = steps.task(self.tensors, self.devices[at], self.compute, 0, self.size)
         return task, list(copies)
 
     def packed_gradients(self, own: Sequence[Operand], flat: Flat, name: str, at: int) -> tuple[list[Task], Operand]:

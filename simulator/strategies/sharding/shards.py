@@ -12,11 +12,11 @@ from simulator.machine.machine import Machine
 from simulator.model.division.local import EXPERTS, TENSOR
 from simulator.model.gradients import scale_steps, square_steps
 from simulator.model.job import Job
-from simulator.plan.bodies.opcall import OpCall, OpList
-from simulator.plan.task import BACKWARD, UPDATE, Operand, Task
-from simulator.plan.tensors import PlanTensors, contiguous
-from simulator.strategies.builder import ADD, PlanBuilder
-from simulator.strategies.sharding.boxes import whole
+from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
+from simulator.plan.task import BACKWARD, BUFFER, COLLECTIVE, UPDATE, Operand, Task, Value
+from simulator.plan.tensors import PlanTensors, contiguous, part
+from simulator.strategies.builder import ADD, COPY, PlanBuilder
+from simulator.strategies.sharding.boxes import Box, cut, whole
 from simulator.strategies.sharding.mesh import Mesh
 from simulator.strategies.sharding.packing import Packing
 from simulator.strategies.sharding.parameters import Pieces
@@ -45,12 +45,14 @@ class Shards:
         """`builders`: of the mesh's devices that the plan has. `units`: of the parameters in shards. `first_device`: the first of the plan.
 
         `streams`: those of a device that compute, that gather and that sum. `sums`: in place, parameters whose parts are equal are gathered
-        and summed where they lie, as in ZeRO's first stage, which keeps all of them; whole, also with each other's parts, as nanotron sums
-        them; flat, they travel in one tensor, as FSDP2's.
+        and summed where they lie, as in ZeRO's first stage, which keeps all of them; flat, they travel in one tensor, as FSDP2's; whole,
+        they are gathered in one tensor, and summed where they lie with the other devices' parts, while nothing else runs, as nanotron's.
         """
         self.job, self.builders, self.mesh, self.units = job, builders, mesh, units
         self.devices, self._how = mesh.devices, sums
         self.graph, self.tensors = builders[0].graph, PlanTensors()
+        if sums == "whole":
+            streams = (streams[0],) * 3
         self._computing, self._gathering, self._reducing = streams
         #: How experts are sharded: among the devices that hold the same ones.
         self.mesh_of_experts = mesh.of_experts
@@ -67,19 +69,22 @@ class Shards:
         held = {}
         for name in self.units.trained:
             mesh, value = self._mesh(self.units.unit(name)), self.builders[at].graph.values[name]
-            rank, size = at // mesh.division.degree % mesh.size, mesh.size
-            shape, blocks = value.shape, self.units.blocks(name, size)
-            if blocks:
-                each = shape[1] // size
-                box = ((0, blocks), (rank * each, (rank + 1) * each), *whole(shape[2:]))
-                held[name] = self.pieces.hold(name, self.devices[at], box, value).operand
-                continue
-            each, extent = rows(shape, size), shape[0] if shape else 1
-            first, end = min(extent, rank * each), min(extent, (rank + 1) * each)
-            if first < end:
-                box = ((first, end), *whole(shape[1:])) if shape else ()
+            box = self._box(name, value.shape, at // mesh.division.degree % mesh.size, mesh.size)
+            if box is not None:
                 held[name] = self.pieces.hold(name, self.devices[at], box, value).operand
         return held
+
+    def _box(self, parameter: str, shape: tuple[int, ...], rank: int, size: int) -> Box | None:
+        """The part of a parameter of this shape that one of `size` devices holds; None for nothing."""
+        blocks = self.units.blocks(parameter, size)
+        if blocks:
+            each = shape[1] // size
+            return ((0, blocks), (rank * each, (rank + 1) * each), *whole(shape[2:]))
+        each, extent = rows(shape, size), shape[0] if shape else 1
+        first, end = min(extent, rank * each), min(extent, (rank + 1) * each)
+        if first == end:
+            return None
+        return ((first, end), *whole(shape[1:])) if shape else ()
 
     def _mesh(self, unit: str) -> Mesh:
         """How a unit's parameters are sharded."""
@@ -99,7 +104,7 @@ class Shards:
         bundles: list[_Bundle] = []
         for dtype, weights in by_dtype(self.units.weights[unit]).items():
             for in_place in (True, False):
-                own = [weight for weight in weights if self._equal_parts(weight.parameter) is in_place]
+                own = [weight for weight in weights if (self._how == "in place" and self._equal_parts(weight.parameter)) is in_place]
                 if own:
                     flat = None if in_place else self.units.flat((weight.parameter for weight in own), self._mesh(unit).size)
                     bundles.append(_Bundle(f" {len(bundles)}" if bundles else "", dtype, own, flat))
@@ -139,14 +144,35 @@ class Shards:
         for end, _, weights, flat in self._bundles(span.unit):
             for at, wholes in enumerate(gathered[end]):
                 parts = list(wholes)
-                if flat is not None:
+                if flat is not None and self._how == "whole":
+                    placed, parts = self._placed(weights, flat, parts[0], f"{span.unit}/{name}{end}", at)
+                    tasks += [replace(task, layer=span.unit) for task in placed]
+                elif flat is not None:
                     parts = [shaped(parts[0], (size, flat.length))]
                     if len(weights) > 1 or flat.blocks[0] > 1:
                         unpacked, parts = self._packings[size].unpacked(parts[0], flat, f"{span.unit}/{name}{end}/unpack", at)
                         tasks.append(replace(unpacked, layer=span.unit))
-                for weight, part in zip(weights, parts, strict=True):
-                    read[at] |= dict.fromkeys(weight.names, without_padding(part, weight.shape))
+                for weight, own in zip(weights, parts, strict=True):
+                    read[at] |= dict.fromkeys(weight.names, without_padding(own, weight.shape))
         return tasks, read
+
+    def _placed(self, weights: Sequence[Weight], flat: Flat, gathered: Operand, name: str, at: int) -> tuple[list[Task], list[Operand]]:
+        """The tasks that copy gathered weights to where they lie from step to step, as nanotron's ZeRO-1 does, and these weights.
+
+        Each rank's part becomes a tensor of its own (torch.distributed.all_gather), from which each weight's part is copied.
+        """
+        device, steps, kept = self.devices[at], list[ListedOp](), list[Operand]()
+        task, parts = self._packings[flat.ranks].by_rank(gathered, flat, f"{name}/ranks", at)
+        for number, weight in enumerate(weights):
+            own, shape = f"{weight.parameter}::gathered {weight.dtype}@{device}", weight.shape
+            kept.append(self.tensors.add(Value(own, shape, contiguous(shape), weight.dtype, device, BUFFER, own)).operand())
+            for rank, sent in enumerate(parts):
+                box = self._box(weight.parameter, shape, rank, flat.ranks)
+                if box is not None:
+                    place = cut(kept[-1], box)
+                    steps.append(ListedOp(COPY, (shaped(part(flat.part_of(sent, number), 0, place.elements), place.shape),), (), (place,)))
+        body, lane = OpList(tuple(steps), "weights"), (device, self._computing, 0)
+        return [task, Task(f"{name}/copy@{device}", body, *lane, tuple(parts), (), tuple(kept), phase=COLLECTIVE)], kept
 
     # --- gradients
 

@@ -57,14 +57,15 @@ class Units:
         parameters: Sequence[str] = (),
         ops: Collection[int] = (),
         apart: Collection[str] = (),
+        whole: bool = False,
     ):
         """`parameters`: those that are in shards; `ops`: those that run where they are gathered (default: all). `apart`: parameters that
-        are units by module, such as experts that other devices share than the rest of their block.
+        are units by module, such as experts that other devices share than the rest of their block. `whole`: the others are one unit.
 
         Raise SchedcastError if the memory of a parameter is not contiguous.
         """
         self.graph, self.trained = graph, tuple(parameters or graph.parameters)
-        self._apart, self._experts = frozenset(apart), frozenset(parameters_of_experts(graph))
+        self._apart, self._experts, self._whole = frozenset(apart), frozenset(parameters_of_experts(graph)), whole
         trained = frozenset(self.trained)
         for name in self.trained:
             value = graph.values[name]
@@ -109,7 +110,7 @@ class Units:
     def unit(self, parameter: str) -> str:
         """The unit of a parameter."""
         path = self.graph.layers[parameter]
-        return path if parameter in self._apart else unit_of(path)
+        return path if parameter in self._apart else "model" if self._whole else unit_of(path)
 
     @cached_property
     def apart(self) -> frozenset[str]:

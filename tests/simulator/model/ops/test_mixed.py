@@ -124,6 +124,17 @@ def test_held_gradients_are_added_when_a_backward_has_ended():
     assert min(sums) > max(position for position, task in enumerate(shards.tasks) if task.phase == "backward")
 
 
+def test_held_gradients_with_shards_gather_all_parameters_at_once_to_where_they_stay():
+    """Each rank's part of each parameter is copied by itself (nanotron, `_all_gather_params` of src/nanotron/optim/zero.py)."""
+    machine, job = core_groups(3), Job(MLP, 12, precision="mixed")
+    plan, parameters = planned("fsdp:shard=1,gradients=held", job, machine), len(job.graph(4, 3).parameters)
+    (placed,) = [task for task in plan.tasks if task.name.endswith("/copy@cpu:0")]
+    assert len(placed.body.steps) == sum(min(3, job.graph(4, 3).values[name].shape[0]) for name in job.graph(4, 3).parameters)
+    assert len(placed.mutates) == parameters
+    assert {plan.storage_of(operand) for operand in placed.mutates} <= plan.carried
+    assert len({task.name.partition("/")[0] for task in plan.tasks if "/gather" in task.name}) == 1
+
+
 @pytest.mark.parametrize(("total", "factor"), [("float32", "bfloat16"), ("float32", "float32"), ("float64", "float64")])
 def test_a_product_is_added_in_the_type_of_the_sum(total, factor):
     total, left, right = torch.ones(3, 2, dtype=getattr(torch, total)), *torch.ones(2, 8, 8, dtype=getattr(torch, factor))
