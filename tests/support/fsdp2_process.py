@@ -3,9 +3,9 @@
     python -m tests.support.fsdp2_process [MODEL SEQ BATCH PRECISION]
 
 Each process trains its part of a batch under `fully_shard`, block by block, and then all of it with its part of the layers
-(`parallelize_module`, each way of Megatron-LM); then the plans of `fsdp` and of `fsdp:tp=N,sp=off` run in the same processes. Rank 0
-prints one JSON document: the largest difference of everyone's parameters from plain PyTorch's after some steps, and the median seconds of
-a step.
+(`parallelize_module`, each way of Megatron-LM); then the plans of `fsdp`, of its first stage as nanotron has it, and of `fsdp:tp=N,sp=off`
+run in the same processes. Rank 0 prints one JSON document: the largest difference of everyone's parameters from plain PyTorch's after some
+steps, and the median seconds of a step.
 """
 
 import copy
@@ -108,7 +108,7 @@ def main(model: str = "lm:form=llama,layers=2,d_model=64,heads=4,kv_heads=2,ffn=
         sys.exit(RankServer(channel).serve())
     document = {name: {"error": error, "step_s": seconds} for name, (error, seconds) in theirs.items()}
     backend = DistributedBackend(this_cpu(devices=ranks.world, library="gloo"), channel)
-    for text in ("fsdp", f"fsdp:tp={ranks.world},sp=off"):
+    for text in ("fsdp", "fsdp:shard=1,gradients=held", f"fsdp:tp={ranks.world},sp=off"):
         plan = planned(text, job, backend.machine)
         numerics = compare(job, built, plan, backend, References(job, built, STEPS, backend).of(plan))
         run = backend.load(plan, job_tensors(job, built, job.graph())).run(TIMED + 1)

@@ -48,11 +48,11 @@ class Shards:
         and summed where they lie, as in ZeRO's first stage, which keeps all of them; flat, they travel in one tensor, as FSDP2's; whole,
         they are gathered in one tensor, and summed where they lie with the other devices' parts, while nothing else runs, as nanotron's.
         """
+        if sums == "whole":
+            streams, mesh = (streams[0],) * 3, replace(mesh, priority=0)  # of what computes
         self.job, self.builders, self.mesh, self.units = job, builders, mesh, units
         self.devices, self._how = mesh.devices, sums
         self.graph, self.tensors = builders[0].graph, PlanTensors()
-        if sums == "whole":
-            streams = (streams[0],) * 3
         self._computing, self._gathering, self._reducing = streams
         #: How experts are sharded: among the devices that hold the same ones.
         self.mesh_of_experts = mesh.of_experts

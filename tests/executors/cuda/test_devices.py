@@ -70,6 +70,22 @@ def test_numbers_equal_plain_pytorch(count, model, options, mode):
     assert numerics.equal("fp64"), numerics
 
 
+HELD = {"data-parallel:gradients=held": 2, "fsdp:shard=1,gradients=held": 2, "1f1b:stages=2,replicas=2,shard=1,gradients=held": 4}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("text", HELD)
+def test_numbers_with_gradients_that_are_held_until_a_backward_has_ended(text, mode):
+    machine = partitioned(HELD[text])
+    job = Job(MLP, 8, precision="fp64", optimizer="adamw", accumulate=1 if "1f1b" in text else 2)
+    built, plan = job.build(), planned(text, job, machine)
+    with FakeGpu() as gpu:
+        backend = CudaBackend(machine, gpu, mode)
+        steps = steps_to_compare(backend)
+        numerics = compare(job, built, plan, backend, References(job, built, steps, backend).of(plan), steps)
+    assert numerics.equal("fp64"), numerics
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_numbers_with_accumulated_and_clipped_gradients(mode):
     machine = partitioned(2)

@@ -318,5 +318,5 @@ def test_sharded_training_has_the_numbers_of_pytorchs_own(tmp_path):
     rank_0, _ = end(begin(2, ["-m", "tests.support.fsdp2_process"], tmp_path))
     assert rank_0.status == 0, rank_0.err
     assert {name: result["error"] <= 1e-10 for name, result in rank_0.document.items()} == dict.fromkeys(
-        ("fsdp2", "parallelize_module", "fsdp", "fsdp:tp=2,sp=off"), True
+        ("fsdp2", "parallelize_module", "fsdp", "fsdp:shard=1,gradients=held", "fsdp:tp=2,sp=off"), True
     )
