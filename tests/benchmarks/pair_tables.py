@@ -193,7 +193,7 @@ def _value(name: str, row: Row) -> object:
     gpus = 1 if row.strategy == PYTORCH else int(row.machine.partition("x")[0])
     return {
         "precision": row.job.precision, "layout": row.job.layout, "cuda-graph": row.mode, "batch": row.job.batch // gpus,
-        "sharded optimizer": re.sub("[:,]gradients=(kept|fused)", "", row.strategy), "scale out": gpus,
+        "sharded optimizer": re.sub("[:,]gradients=(kept|fused|held)", "", row.strategy), "scale out": gpus,
     }[name]  # fmt: skip
 
 

@@ -45,8 +45,8 @@ MISSES = {
     " loader after the change.",
     "scale out": "ResNet-50 on 8 GPUs was measured 9 % longer a step than on 4, which communication within a node does not explain."
     " Twice the GPUs train language models with FSDP 1.87x to 1.97x as fast, and are predicted to do so 1.99x.",
-    "sharded optimizer": "nanotron gathers parameter by parameter, from 128 GPUs on at a small part of the network's rate, and one of"
-    " its runs was on a sick node. The two A100 sum all gradients and then broadcast each parameter, where fsdp sums and gathers shards.",
+    "sharded optimizer": "nanotron without it is predicted too fast on 64 GPUs and more, and one of its runs was on a sick node. The two"
+    " A100 sum all gradients and then broadcast each parameter, where fsdp sums and gathers shards.",
     "tf32": "The 3-D convolutions of the U-Net are priced like 2-D ones. GPT-2's vocabulary is as with amp.",
     "turbodl": "Over Caffe on a P100. Kernels of large batches fill the predicted GPU; docs/papers.md has every claim with the cause.",
 }
