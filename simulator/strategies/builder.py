@@ -50,7 +50,13 @@ _OF_READS, _ADDED = '[{"$":0},{"$":1}]', '[{"$":2},{"$":0},{"$":1}]'
 #: What becomes of gradients after the update: they are freed; kept from step to step; or kept, and products are added to them. Held: kept,
 #: and those of each microbatch are added when its backward has ended, as nanotron does.
 Gradients = Literal["freed", "kept", "fused", "held"]
+#: The same of a builder (`PlanBuilder`).
 Kept = Gradients | Literal["bucketed"]
+
+
+def kept_by(gradients: Gradients, replicas: int, sharded: bool) -> Kept:
+    """What the builders of replicas do with gradients: DistributedDataParallel, which has buckets, sums held ones if nothing is sharded."""
+    return "bucketed" if gradients == "held" and replicas > 1 and not sharded else gradients
 
 
 @dataclass(frozen=True)
@@ -155,9 +161,11 @@ class PlanBuilder(CopyValues):
         for index in indices:
             if index not in self._needless:
                 tasks.append(self._task(index, microbatch, stream, instead or {}, lag, action))
-            if index in self._adding or self._needless.get(index) in self._adding.values():
-                continue
-            added = (parameter for parameter in self._completed.get(index, ()) if microbatch != self._first(parameter))
+            added = (
+                parameter
+                for parameter in self._completed.get(index, ())
+                if parameter not in self._added_by_products and microbatch != self._first(parameter)
+            )
             sums = [task for parameter in added for task in self._accumulate(parameter, index, microbatch, stream, lag, action)]
             (self._held if self._holds(microbatch) else tasks).extend(sums)
         return tasks
@@ -175,13 +183,17 @@ class PlanBuilder(CopyValues):
         return completed
 
     @cached_property
-    def _needless(self) -> dict[int, str]:
-        """The parameter of each gradient's last cast that is not run, since a carried gradient adds what it reads: no copy is made."""
+    def _needless(self) -> frozenset[int]:
+        """The last casts of gradients that are not run, since a carried gradient adds what they read: no copy is made."""
         ops, gradients = self.graph.ops, self.graph.gradients
         readers = Counter(operand.value for op in ops for operand in op.inputs)
         completing = self.graph.gradient_ops.items() if self._keeps_gradients else ()
-        casts = {index: parameter for parameter, index in completing if ops[index].body.target == CAST and not gradients[parameter].views}
-        return {index: casts[index] for index in casts if readers[ops[index].reads[0].value] == 1}
+        casts = [index for parameter, index in completing if ops[index].body.target == CAST and not gradients[parameter].views]
+        return frozenset(index for index in casts if readers[ops[index].reads[0].value] == 1)
+
+    def _addend(self, parameter: str, op: int) -> Operand:
+        """What is added to a parameter's gradient, which an op completes."""
+        return self.graph.ops[op].reads[0] if op in self._needless else self.graph.gradients[parameter]
 
     @cached_property
     def _adding(self) -> dict[int, str]:
@@ -192,12 +204,17 @@ class PlanBuilder(CopyValues):
             return adding
         makers = {operand.value: index for index, op in enumerate(ops) for operand in op.writes}
         for parameter, last in self.graph.gradient_ops.items():
-            made = ops[last].reads[0] if last in self._needless else self.graph.gradients[parameter]
+            made = self._addend(parameter, last)
             maker = makers.get(made.value, last) if last in self._needless else last
             body = ops[maker].body
             if body.target == PRODUCT and body.args == _OF_READS and not made.views:
                 adding[maker] = parameter
         return adding
+
+    @cached_property
+    def _added_by_products(self) -> frozenset[str]:
+        """The parameters whose gradients need no sum of their own."""
+        return frozenset(self._adding.values())
 
     def _first(self, parameter: str) -> int:
         """The microbatch whose gradient the others are added to; -1 if all are added to a carried one."""
@@ -434,7 +451,7 @@ class PlanBuilder(CopyValues):
         return replace(body, draw=body.draw + microbatch * self.graph.draws) if microbatch and body.random else body
 
     def _accumulate(self, parameter: str, op: int, microbatch: int, stream: int, lag: int, action: str) -> list[Task]:
-        addend = self._operand(self.graph.ops[op].reads[0] if op in self._needless else self.graph.gradients[parameter], microbatch)
+        addend = self._operand(self._addend(parameter, op), microbatch)
         device = self.place.home(self.graph.gradients[parameter].value)
         role = "dB" if self.graph.ops[op].gradient == "dB" else "dW"
         layer, end = self.graph.layers[parameter], f"@{microbatch}{self._of_rank}"

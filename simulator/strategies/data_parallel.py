@@ -22,7 +22,7 @@ from simulator.plan.fusion import delayed, insert
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Task
 from simulator.plan.tensors import merged
-from simulator.strategies.builder import Gradients, Kept, PlanBuilder, Share
+from simulator.strategies.builder import Gradients, Kept, PlanBuilder, Share, kept_by
 from simulator.strategies.few import MOST_TASKS, in_turn
 from simulator.strategies.options import Portion
 from simulator.strategies.turbodl import in_replica
@@ -218,7 +218,7 @@ class Replicas:
         self.machine, self.options, self.every = machine, options, devices
         self._listed = int(folds(options.fold, job, machine))
         self.devices = devices[:1] if self._listed else devices
-        kept = "bucketed" if options.gradients == "held" else options.gradients
+        kept = kept_by(options.gradients, len(devices), sharded=False)
         self.builders = replica_builders(job, self.devices, len(devices), kept, fold=options.fold)
 
     @cached_property

@@ -22,7 +22,7 @@ from simulator.model.workloads.registry import language_model
 from simulator.plan.plan import Plan
 from simulator.plan.task import Segment, Task
 from simulator.plan.tensors import merged
-from simulator.strategies.builder import Gradients
+from simulator.strategies.builder import Gradients, kept_by
 from simulator.strategies.data_parallel import check_replicas, folded_note, folds, interleaved, replica_builders
 from simulator.strategies.options import Portion, option_values
 from simulator.strategies.sharding.mesh import Mesh
@@ -167,10 +167,8 @@ class ShardedReplicas:
 
     def __init__(self, job: Job, machine: Machine, mesh: Mesh, options: Options):
         self.job, self.machine, self.options, self.mesh = job, machine, options, mesh
-        held = options.gradients == "held"
-        #: Whether parameters are gathered, and gradients summed, all at once.
-        whole = held and mesh.size > 1
-        kept = "bucketed" if held and mesh.size == 1 < mesh.replicas else options.gradients  # DistributedDataParallel has buckets
+        whole = options.gradients == "held" and mesh.size > 1  # parameters are gathered, and gradients summed, all at once
+        kept = kept_by(options.gradients, mesh.replicas, sharded=mesh.size > 1)
         self.builders = replica_builders(job, mesh.devices, mesh.replicas, kept, mesh.division, options.fold)
         self.graph = self.builders[0].graph
         #: By device and op of the first device's graph, that op in its own: those that divide tokens lack some.

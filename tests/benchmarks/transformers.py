@@ -212,7 +212,6 @@ def order(pairs: Iterable[Pair]) -> str:
 class Peak(NamedTuple):
     """A published peak of a GPU's memory in bytes, what it counts, and what is predicted of that."""
 
-    row: Row
     counter: str
     published: float
     predicted: int
@@ -229,9 +228,11 @@ class Peak(NamedTuple):
 def peaks_of(row: Row, kept: Kept) -> list[Peak]:
     """A row's peaks. One of which is not said what it counts is compared with both."""
     predicted = {"reserved": kept.reserved_bytes, "allocated": kept.allocated_bytes}
-    told = [Peak(row, name, size, predicted[name]) for name, size in row.peaks if name]
-    return told + [
-        Peak(row, f"not said, as {counter}", size, own) for name, size in row.peaks if not name for counter, own in predicted.items()
+    return [
+        Peak(counter if name else f"not said, as {counter}", published, own)
+        for name, published in row.peaks
+        for counter, own in predicted.items()
+        if name in ("", counter)
     ]
 
 

@@ -39,7 +39,9 @@ MODELS = {
 OPTIMIZERS = {
     "none": ("", ""), "fused LAMB, once": ("", ""), "SGD momentum": ("momentum", "for"), "SGD with momentum": ("momentum", "for"),
     "SGD (timm": ("momentum", "for"), "RMSprop": ("rmsprop", "for"), "Adam (for-loop": ("adam", "for"), "BertAdam": ("adamw", "for"),
-    "apex FusedAdam": ("adamw", "fused"),
+    "apex FusedAdam": ("adamw", "fused"), "AdamW (fused": ("adamw", "fused"),
+    "Adam (Megatron": ("adamw", "fused"),  # TransformerEngine's FusedAdam (megatron/core/optimizer)
+    "decoupled AdamW": ("adamw", "for"),  # Composer's loop over parameters (composer/optim/decoupled_weight_decay.py)
 }  # fmt: skip
 
 

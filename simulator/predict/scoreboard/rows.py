@@ -247,11 +247,6 @@ _EXPERTS = re.compile(
 )
 
 
-#: Words of optimizers that are not in the usual form. Megatron-LM's is TransformerEngine's FusedAdam (megatron/core/optimizer), Composer's
-#: decoupled AdamW updates each parameter by itself (composer/optim/decoupled_weight_decay.py).
-_UPDATE_FORMS = {"Megatron": "fused", "fused": "fused", "decoupled": "for"}
-
-
 def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
     """A row of a table of trainings of transformers: sizes of the model, and how it is divided over GPUs."""
     if OUT_OF_MEMORY.upper() in record.get("note", ""):
@@ -281,7 +276,7 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
         int(record["micro_batch"]) * accumulate * replicas,
         image_size=int(record["seq"]),
         optimizer="adamw",
-        form=next((form for word, form in _UPDATE_FORMS.items() if word in record.get("optimizer", "")), "foreach"),
+        form=(names.optimizer_of(record.get("optimizer", "")) or ("adamw", "foreach"))[1],
         clip_norm=1.0 if stages == 1 else None,  # no stage has all gradients
         accumulate=accumulate,
         precision=_trained_in(record),
@@ -391,7 +386,7 @@ def _nanotron(record: _Record, number: int) -> Row | LeftOut | str:
         "moe": "", "seq": "4096", "micro_batch": record["micro_batch"], "accumulation": record["accumulation"], "gpus": record["gpus"],
         "gpu": "H100-80GB-SXM5", "tp": record["tp"], "pp": record["pp"], "cp": "", "ep": "", "activation_checkpointing": "none",
         "precision": "bf16, fp32 gradients", "compile": "no", "shard": "", "software": "nanotron", "step_ms": record["step_ms"],
-        "optimizer": "fused AdamW",
+        "optimizer": "AdamW (fused)",
     }  # fmt: skip
     row = _transformer(same, number)
     if not isinstance(row, Row):

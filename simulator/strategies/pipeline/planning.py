@@ -15,7 +15,7 @@ from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from simulator.strategies.builder import MOST_TASKS, Gradients, Kept, PlanBuilder
+from simulator.strategies.builder import MOST_TASKS, Gradients, PlanBuilder, kept_by
 from simulator.strategies.data_parallel import folds
 from simulator.strategies.few import ROUNDS, leaves_out, with_left_out
 from simulator.strategies.options import Portion
@@ -92,11 +92,6 @@ class DrainingOptions(StageOptions):
     gradients: Gradients = "freed"
     """Free gradients after the update; keep them from step to step (kept); also let the products of backward add to them, as Megatron-LM
     does (fused); or add them after each backward, as nanotron does (held)."""
-
-    @property
-    def kept(self) -> Kept:
-        """What builders do with gradients: DistributedDataParallel has buckets where nothing is sharded."""
-        return "bucketed" if self.gradients == "held" and self.replicas > 1 and self.shard == "0" else self.gradients
 
     def __post_init__(self):
         """Raise SchedcastError for less than one replica, or for shards or kept gradients that cannot be."""
@@ -387,7 +382,8 @@ def scheduled(
         own = PLANNED if extent.alike else schedule.microbatches
         with named(name):
             left = left_out + schedule.microbatches - own
-            replicas = Replicas(job, machine, cut_graph, own, places, backward_places, folded, division, left, options.kept)
+            kept = kept_by(options.gradients, options.replicas, sharded=options.shard != "0")
+            replicas = Replicas(job, machine, cut_graph, own, places, backward_places, folded, division, left, kept)
             begins = replicas.shard() if options.shard != "0" else {}
         everything = linear(schedule)
         actions = planned(everything) if extent.alike else everything
