@@ -9,6 +9,8 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from traces.errors import SchedcastError
+
 if TYPE_CHECKING:
     from calibrate.placement import Placement
     from simulator.model.job import Job
@@ -19,6 +21,8 @@ PROFILE = "profile "
 MODEL = "--model="
 #: The groups of the options in long help and of the app's controls.
 JOB, DEVICES = "Training job", "Devices"
+#: Options of strategies whose values are files, and the command that takes them.
+FILES = {"schedule": "schedcast predict --schedule FILE.csv", "config": "schedcast predict --set config=FILE.json"}
 
 
 @dataclass(frozen=True)
@@ -192,6 +196,29 @@ class JobRequest:
         placement = Placement.from_options(self.device, self.devices, self.mode, self.link, self.partition, self.memory_limit)
         check_names(placement)
         return replace(placement, scale=scale_of(self.scale), host=self.host)
+
+
+def check_steered(request: JobRequest, own: Sequence[str]) -> None:
+    """Raise SchedcastError if a request that others may steer (the app's, a link's, an agent's) names code or a file of this machine.
+
+    Code would run, and a refusal may quote what it has read. `own`: the models that the process was started with, which may be either.
+    """
+    from simulator.model.libraries import LIBRARIES, config_file
+    from simulator.model.workloads.registry import is_built_in
+
+    model = request.model
+    library, colon, name = model.partition(":")
+    if colon and model not in own and not is_built_in(model):
+        if library not in LIBRARIES:
+            raise SchedcastError(f"{model} is code, which this server may not run; start it with schedcast mcp --model {model}")
+        if library == "hf" and config_file(name) is not None:
+            raise SchedcastError(f"{model} is a file, which this server may not read; start it with schedcast mcp --model {model}")
+    if request.machine.endswith(".json") and request.machine not in stored_profiles():
+        raise SchedcastError(f"machine {request.machine} is a file, which this server may not read; use schedcast predict --profile FILE")
+    given = (part for text in request.strategies for part in text.partition(":")[2].split(","))
+    for option in (*request.shared, *(part.partition("=")[0].strip() for part in given)):
+        if option in FILES:
+            raise SchedcastError(f"{option}= names a file, which neither the app nor an agent may read; use {FILES[option]}")
 
 
 #: The options of a request in the order to show them, and those that a command line and a link state: the form is a part of the optimizer.

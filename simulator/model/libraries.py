@@ -9,17 +9,23 @@ import importlib.util
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from simulator.model.factory import Factory
 from simulator.model.user_code import brief
 from traces.errors import Code, SchedcastError, UnknownNameError
+from traces.files import read_text
 from traces.process import interrupts_delayed
 
 #: What follows `hf:`, in words.
 HF_NAMES = "a model type (hf:bert), a class (hf:BertForTokenClassification) or a config.json"
+#: Kernels that are transformers' own. Others it fetches from a hub, as owner/repository or by a name, if their package is missing.
+_OWN_KERNELS = ("eager", "sdpa", "flex_attention", "grouped_mm", "batched_mm")
+#: Bytes of a config.json at most.
+_MOST_BYTES = 1 << 24
 _FRAMES = 16
 _TOKENS, _LABEL_TOKENS, _AUDIO_SAMPLES = 128, 16, 16_000
 #: Tasks in whose list transformers looks up the class of a model type; the first that has the type counts.
@@ -125,20 +131,49 @@ def _timm(name: str, image_size: int | None) -> tuple[Callable[[int], tuple], st
 def _hugging_face(name: str, size: int | None) -> tuple[Callable[[int], tuple], str]:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # some models would load a backbone
     transformers = _import("transformers")
-    model_class, config = _class_and_config(transformers, name)
-    for part in (config, config.get_text_config()):
-        if hasattr(part, "use_cache"):
-            part.use_cache = False  # keys and values that only generation reads
-    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
-        config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0  # as in T5's published settings
+    with _nothing_fetched(f"hf:{name}: its settings do not make a model"):
+        model_class, config = _class_and_config(transformers, name)
+        for part in (config, config.get_text_config()):
+            if hasattr(part, "use_cache"):
+                part.use_cache = False  # keys and values that only generation reads
+        if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+            config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0  # as in T5's published settings
+        digest = f"{model_class.__name__}: {config.to_json_string(use_diff=False)}"
     taken = inspect.signature(model_class.forward).parameters
     if "labels" not in taken and "start_positions" not in taken and "return_loss" not in taken:
         raise SchedcastError(f"hf:{name}: {model_class.__name__} computes no loss; expected a class with a head; name one (hf:CLASS)")
 
     def make(batch: int) -> tuple:
-        return model_class(config), _inputs(model_class.__name__, taken, config, batch, size), None, lambda output, _: output.loss
+        with _nothing_fetched(f"hf:{name} is not made"):
+            model = model_class(config)
+        return model, _inputs(model_class.__name__, taken, config, batch, size), None, lambda output, _: output.loss
 
-    return make, f"{model_class.__name__}: {config.to_json_string(use_diff=False)}"
+    return make, digest
+
+
+@contextmanager
+def _nothing_fetched(fault: str) -> Iterator[None]:
+    """Nothing is fetched from a hub inside, neither kernels nor backbones, whatever the environment says.
+
+    Raises SchedcastError, which begins with `fault`: transformers' own checks of settings raise errors of many types.
+    """
+    from huggingface_hub import constants
+
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    except SchedcastError:
+        raise
+    except Exception as error:
+        raise SchedcastError(f"{fault}: {brief(error)}; check the config.json") from error
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def config_file(name: str) -> Path | None:
+    """The config.json that `hf:NAME` names, as a file or by its folder; None for the name of a model."""
+    path = Path(name)
+    return path / "config.json" if os.path.isdir(name) else path if path.suffix == ".json" else None
 
 
 def _class_and_config(transformers: Any, name: str) -> tuple[Any, Any]:
@@ -146,32 +181,47 @@ def _class_and_config(transformers: Any, name: str) -> tuple[Any, Any]:
     from transformers.models.auto import modeling_auto
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
-    path = Path(name)
+    path = config_file(name)
     settings: dict[str, Any] = {}
-    if path.suffix == ".json" or path.is_dir():
-        settings = _settings(path / "config.json" if path.is_dir() else path)
+    if path is not None:
+        settings = _settings(path)
     elif hasattr(getattr(transformers, name, None), "config_class"):
         return getattr(transformers, name), getattr(transformers, name).config_class()
     kind = settings.get("model_type", name)
     if kind not in CONFIG_MAPPING_NAMES:
         raise SchedcastError(f"hf:{name[:80]} is unknown to transformers; expected {HF_NAMES}; nothing is loaded from a hub")
-    try:
-        config = CONFIG_MAPPING[kind].from_dict(settings)
-    except Exception as error:  # transformers' own checks of settings raise errors of many types
-        raise SchedcastError(f"hf:{name}: its settings do not make a {kind}: {brief(error)}; check the config.json") from error
+    for kernel in _kernels(settings):
+        if kernel not in _OWN_KERNELS:
+            raise SchedcastError(
+                f"hf:{name} asks for the kernel {kernel!r}; expected one of {', '.join(_OWN_KERNELS)}: nothing is loaded from a hub;"
+                " leave it out of the config.json"
+            )
+    config = CONFIG_MAPPING[kind].from_dict(settings)
     tasks = (_GENERATION_TASKS if config.is_encoder_decoder else ()) + _TASKS
     offered = (getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES").get(kind) for task in tasks)
     own = next(iter(settings.get("architectures") or ()), None)
-    class_name = own if hasattr(transformers, str(own)) else next((each for each in offered if each), None)
+    named = getattr(transformers, str(own), None)
+    is_model = isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)  # AutoModel makes others
+    class_name = own if is_model else next((each for each in offered if each), None)
     if class_name is None:
         raise SchedcastError(f"hf:{name}: transformers has no {kind} with a loss for text, images or audio; name a class of it (hf:CLASS)")
     return getattr(transformers, class_name if isinstance(class_name, str) else class_name[0]), config
 
 
+def _kernels(settings: Any) -> Iterator[str]:
+    """The kernels of attention and of experts that settings, and those of parts of the model inside them, ask for."""
+    for key, inner in settings.items() if isinstance(settings, dict) else ():
+        if key.removeprefix("_").removesuffix("_internal") in ("attn_implementation", "experts_implementation") and inner is not None:
+            yield from map(str, inner.values() if isinstance(inner, dict) else [inner])
+        else:
+            yield from _kernels(inner)
+
+
 def _settings(path: Path) -> dict[str, Any]:
+    text = read_text(path, "config.json", _MOST_BYTES)
     try:
-        settings = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        settings = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise SchedcastError(
             f"cannot read {path}: {error}; expected the config.json of a transformers model; check --model", Code.FILE
         ) from error

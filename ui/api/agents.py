@@ -1,6 +1,6 @@
 """`schedcast mcp`: the questions of the command line as tools of the Model Context Protocol, for agents, on standard input and output.
 
-Tools read files that they are given and run no code but models by name and those that the server was started with.
+Tools read the traces that they are given and no other file, and run no code but models by name and those that the server was started with.
 """
 
 import functools
@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from simulator.model.libraries import LIBRARIES
-from simulator.model.workloads.registry import is_built_in
 from traces.errors import SchedcastError
 from ui.api import facade
+from ui.request import JobRequest, check_steered, stored_profiles
 
 INSTRUCTIONS = """Schedcast forecasts how long a training step of a neural network takes, whether it fits, and what would make it faster.
 Every figure has a 90 % interval: two figures whose intervals overlap may be equal, and "cannot tell" means that. Times are of one training
@@ -71,18 +70,20 @@ def tools(models: list[str]) -> list[Callable[..., str]]:
         `names`). strategies: NAME or NAME:option=value, such as turbodl, backward-fusion, gpipe; plain PyTorch is always there.
         image_size: the side of an image, or the length of a sequence. scale: factors of the machine's figures, such as {"memory": 2}.
         """
-        checked(model, models)
+        texts = tuple(strategies or ())
+        check_steered(JobRequest(model, machine=machine, strategies=texts), models)
         answer = facade.predict(
-            model, batch, on=machine, optimizer=optimizer, precision=precision, image_size=image_size, devices=devices,
-            memory_limit=memory_limit_gb,
+            model, batch, on=stored_profiles().get(machine, machine), optimizer=optimizer, precision=precision, image_size=image_size,
+            devices=devices, memory_limit=memory_limit_gb,
         )  # fmt: skip
         answer = answer.what_if(**scale) if scale else answer
-        return repr(answer.compare(*strategies) if strategies else answer)
+        return repr(answer.compare(*texts) if texts else answer)
 
     def search(model: str, machine: str, batch: int | None = None, memory_limit_gb: float | None = None, devices: int | None = None) -> str:
         """Which schedule trains a model fastest on a machine, and how sure that is. Takes up to a minute. Arguments as in `predict`."""
-        checked(model, models)
-        return repr(facade.search(model, batch, on=machine, memory_limit=memory_limit_gb, devices=devices))
+        check_steered(JobRequest(model, machine=machine), models)
+        place = stored_profiles().get(machine, machine)
+        return repr(facade.search(model, batch, on=place, memory_limit=memory_limit_gb, devices=devices))
 
     def replay(trace: str, what_if: list[str] | None = None) -> str:
         """Why a GPU is idle in a recorded training step, and what would make it faster.
@@ -106,10 +107,3 @@ def tools(models: list[str]) -> list[Callable[..., str]]:
         return "\n".join(f"{kind}: {', '.join(own)}" for kind, own in lists.items())
 
     return [predict, search, replay, diff, names]
-
-
-def checked(model: str, models: list[str]) -> None:
-    """Raise SchedcastError for a model that is a file which the server was not started with: its code would run."""
-    library, colon, _ = model.partition(":")
-    if colon and model not in models and library not in LIBRARIES and not is_built_in(model):
-        raise SchedcastError(f"{model} is code, which this server may not run; start it with schedcast mcp --model {model}")

@@ -19,9 +19,8 @@ from ui.app.model import EXAMPLE, first_query
 from ui.app.share_parts import check_link, opened_by_link, refuse_link
 from ui.app.state import LONE_SURROGATE, MOST, factor, number, quantity, select, several, text
 from ui.present.labels import markdown_escaped, model_name, option_value
-from ui.request import DECLARED, DEVICES, JOB, JobRequest, Option, start_models
+from ui.request import DECLARED, DEVICES, FILES, JOB, JobRequest, Option, start_models
 from ui.service import jobs
-from ui.service.cache import FILES
 from ui.service.jobs import Choices, MachineFacts
 
 #: How the name of a machine of many GPUs is written: 64xh100.

@@ -12,9 +12,8 @@ from ui.app.navigation import refusals_shown
 from ui.app.runs import Run, command_ui, lines_ui
 from ui.app.state import number, select, several, text
 from ui.present.labels import markdown_escaped
-from ui.request import JobRequest
+from ui.request import JobRequest, check_steered, start_models
 from ui.service import jobs
-from ui.service.cache import check_reads_no_file
 from ui.service.jobs import Choices
 
 #: Seconds that a validation waits for a quiet machine at most, if the user wants it to.
@@ -44,7 +43,7 @@ def validation_form_ui(choices: Choices) -> tuple[JobRequest, list[str]] | None:
     )  # fmt: skip
     if not request.strategies:
         raise SchedcastError("no strategy chosen; choose at least one")
-    check_reads_no_file(request.shared)
+    check_steered(request, start_models())
     return request, ["--quick"] * quick + ["--wait", str(LONGEST_WAIT_S)] * wait
 
 

@@ -3,7 +3,6 @@
 Everything is kept under what it depends on, with the times when the files behind it were last changed.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -22,25 +21,16 @@ from simulator.plan.editor.order import Order
 from simulator.predict import forecast as simulated
 from traces.documents.profile_files import list_profiles
 from traces.errors import Refusal, SchedcastError, UnknownNameError, required
-from ui.request import JobRequest, start_models, stored_profiles
+from ui.request import JobRequest, check_steered, start_models, stored_profiles
 
 #: Largest image size (of a recurrent model: sequence length) and batch that the app predicts. The command line takes any.
 LARGEST_SIZE, LARGEST_BATCH = 32_768, 1_000_000
-#: Options of strategies whose values are files, and the command that takes them.
-FILES = {"schedule": "schedcast predict --schedule FILE.csv", "config": "schedcast predict --set config=FILE.json"}
 
 
 def check_mode(machine: Machine, mode: str) -> None:
     """Raise SchedcastError if CUDA graphs are asked of a CPU."""
     if mode == "graph" and machine.devices[0].kind == "cpu":
         raise SchedcastError(f"--mode graph needs CUDA; machine {machine.name} is a CPU; use --mode eager or a GPU's machine")
-
-
-def check_reads_no_file(options: Iterable[str]) -> None:
-    """Raise SchedcastError for an option, by name, whose value is a file: whoever reaches the app must not make it read files."""
-    named = next((name for name in options if name in FILES), None)
-    if named is not None:
-        raise SchedcastError(f"the app reads no {named} files; use {FILES[named]}")
 
 
 def job_of(request: JobRequest) -> Job:
@@ -50,10 +40,7 @@ def job_of(request: JobRequest) -> Job:
     for what, number, most in (("image size", request.image_size or 1, LARGEST_SIZE), ("batch", request.batch, LARGEST_BATCH)):
         if not 1 <= number <= most:
             raise SchedcastError(f"the {what} is {number}; the app predicts 1 to {most:,}; schedcast predict takes larger ones")
-    options = list(request.shared)
-    for text in request.strategies:
-        options += [part.partition("=")[0].strip() for part in text.partition(":")[2].split(",")]
-    check_reads_no_file(options)
+    check_steered(request, start_models())
     return _same(request.job(), _stamp_of(request.model))
 
 

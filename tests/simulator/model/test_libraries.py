@@ -68,7 +68,10 @@ def test_what_a_library_does_not_have_is_refused(model, words):
     [
         ("{", Code.FILE, "cannot read"),
         ("[]", Code.FILE, "names no model_type"),
-        ('{"model_type": "falcon", "head_dim": 32}', Code.REQUEST, "its settings do not make a falcon: AttributeError: .*head_dim"),
+        ('{"model_type": "falcon", "head_dim": 32}', Code.REQUEST, "its settings do not make a model: AttributeError: .*head_dim"),
+        ('{"model_type": "bert", "architectures": 7}', Code.REQUEST, "its settings do not make a model: TypeError"),
+        ('{"model_type": ' + "[" * 100_000, Code.FILE, "cannot read .*; expected the config.json"),
+        ('{"model_type": ' + "9" * 5000, Code.FILE, "cannot read .*; expected the config.json"),
     ],
 )
 def test_settings_that_are_damaged_or_not_taken_are_refused(tmp_path, text, code, words):
@@ -76,6 +79,43 @@ def test_settings_that_are_damaged_or_not_taken_are_refused(tmp_path, text, code
     (tmp_path / "config.json").write_text(text)
     with refuses(code, words):
         _ = Job(f"hf:{tmp_path}", 2).factory
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        {"_attn_implementation": "owner/repo"}, {"attn_implementation": "flash_attention_2"}, {"part": {"_attn_implementation": "o/r"}},
+        {"_attn_implementation": {"": "sdpa", "text_config": "owner/repo"}},
+    ],
+)  # fmt: skip
+def test_no_kernel_is_fetched(tmp_path, kernel):
+    needs("transformers")
+    (tmp_path / "config.json").write_text(json.dumps(TINY_BERT | kernel))
+    with refuses(Code.REQUEST, "asks for the kernel .*; expected one of eager, sdpa, .*: nothing is loaded from a hub"):
+        _ = Job(f"hf:{tmp_path}", 2).factory
+
+
+def test_transformers_is_offline_while_it_makes_a_model(tmp_path, monkeypatch):
+    needs("transformers")
+    from huggingface_hub import constants
+    from transformers import BertForMaskedLM
+
+    def made(config):
+        raise RuntimeError(f"offline: {constants.HF_HUB_OFFLINE}")
+
+    (tmp_path / "config.json").write_text(json.dumps(TINY_BERT))
+    call = Job(f"hf:{tmp_path}", 2).factory.call
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(BertForMaskedLM, "__init__", lambda self, config: made(config))
+    with pytest.raises(SchedcastError, match="offline: True"):
+        call(2)
+    assert constants.HF_HUB_OFFLINE is False
+
+
+def test_settings_of_a_class_that_makes_others_mean_the_usual_class(tmp_path):
+    needs("transformers")
+    (tmp_path / "config.json").write_text(json.dumps(TINY_BERT | {"architectures": ["AutoModel"]}))
+    assert type(Job(f"hf:{tmp_path}", 2).factory.call(2)[0]).__name__ == "BertForMaskedLM"
 
 
 def test_a_library_that_is_not_installed_is_named(monkeypatch):

@@ -10,7 +10,8 @@ import pytest
 from tests.support.refusals import refuses
 from tests.support.small_traces import write_trace
 from traces.errors import Code
-from ui.api.agents import checked
+from ui.api.agents import tools
+from ui.request import JobRequest, check_steered
 
 #: The server finds the packages of this checkout.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
@@ -61,9 +62,21 @@ def test_a_client_asks_every_kind_of_question(tmp_path):
         assert expected in text
 
 
-def test_only_named_code_runs():
-    checked("resnet18", [])
-    checked("timm:resnet18", [])
-    checked("mine.py:make", ["mine.py:make"])
-    with refuses(Code.REQUEST, "mine.py:make is code, which this server may not run; start it with schedcast mcp --model mine.py:make"):
-        checked("mine.py:make", [])
+def test_agents_run_no_code_and_read_no_file_that_was_not_named(tmp_path):
+    (tmp_path / "config.json").write_text("secret")
+    predict, search, *_ = tools(["mine.py:make"])
+    for model in ("yours.py:make", f"hf:{tmp_path}", f"hf:{tmp_path}/config.json"):
+        for ask in (predict, search):
+            with refuses(
+                Code.REQUEST, f"{model} is (code|a file), which this server may not .*; start it with schedcast mcp --model {model}"
+            ):
+                ask(model, "h100")
+    for text in ("1f1b:schedule=/etc/shadow", "gpipe:stages=2, schedule =/etc/shadow", "deepa:config=/etc/shadow"):
+        with refuses(Code.REQUEST, "= names a file, which neither the app nor an agent may read; use schedcast predict --"):
+            predict("lenet5", "2xgpu-pcie", strategies=[text])
+    with refuses(Code.REQUEST, "config.json is a file, which this server may not read"):
+        predict("lenet5", str(tmp_path / "config.json"))
+
+
+def test_models_that_the_server_was_started_with_may_be_code():
+    check_steered(JobRequest("mine.py:make"), ["mine.py:make"])

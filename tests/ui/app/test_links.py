@@ -10,8 +10,7 @@ from simulator.strategies import registry as strategies
 from tests.support.page_samples import result, validation
 from ui.app.links import command, query_of, request_fields, request_of
 from ui.app.request_form import option_fields, option_values, strategy_text
-from ui.request import JobRequest
-from ui.service.cache import FILES
+from ui.request import FILES, JobRequest
 
 REQUESTS = [
     JobRequest("lenet5", 8, strategies=("baseline",)),

@@ -118,7 +118,7 @@ def test_an_unusable_job_is_one_line(start):
     app.text_input[0].set_value("alpha")
     assert "cannot read the option 'alpha'" in press(app, "Validate here").error[0].value.replace("\\", "")
     app.text_input[0].set_value("schedule=/etc/hostname")
-    assert "the app reads no schedule files" in press(app, "Validate here").error[0].value
+    assert "schedule= names a file, which neither the app nor an agent may read" in press(app, "Validate here").error[0].value
 
 
 @pytest.mark.thorough

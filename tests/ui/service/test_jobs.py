@@ -27,7 +27,9 @@ def test_a_request_beyond_the_bounds_is_refused(batch, size, expected):
 def test_the_app_reads_no_files_that_an_option_names(strategy, option):
     named = JobRequest("lenet5", 8, machine="p100x4", strategies=(strategy,), settings=(f"{option}=/etc/hostname",))
     for request in (named, replace(named, strategies=(f"{strategy}: {option} =/etc/hostname",), settings=())):
-        with pytest.raises(SchedcastError, match=rf"the app reads no {option} files; use schedcast predict --"):
+        with pytest.raises(
+            SchedcastError, match=f"{option}= names a file, which neither the app nor an agent may read; use schedcast predict --"
+        ):
             jobs.predict_many(request)
 
 
