@@ -136,7 +136,7 @@ class EagerProgram(BoundPlan):
         self._longest_wait_s: float | None = None  # per period
         self._ends: dict[int, list[Event]] = {}  # events at the end of each period of the current run
         self._issuer = Issuer(self._compiled, driver, self._streams)
-        #: The largest of a value over all processes that trace together, so that all of them make the same number of runs.
+        #: The largest of a value over all processes that have tasks of the plan, so that all of them make the same number of runs.
         self.max_over_ranks: Callable[[float], float] = lambda value: value
         self._reported: set[int] = set()  # iterations that still have an instance, and whose losses are in `losses`
         driver.synchronize()  # the tensors were copied on another stream

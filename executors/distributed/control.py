@@ -6,7 +6,7 @@ ranks wait in `receive` while rank 0 works by itself.
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -37,6 +37,7 @@ class ControlChannel:
     def __init__(self, ranks: Ranks, store: dist.Store):
         """Connect. Every process must create its channel. Raises PeerLostError if the processes do not find each other."""
         self.ranks = ranks
+        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}  # by ranks
         #: Whether a message has been sent that the other ranks have not answered yet.
         self.busy = False
         allocator.prepare()
@@ -105,12 +106,24 @@ class ControlChannel:
                 dist.recv(communication.as_bytes(empty), rank)
         return empty
 
-    def max_over_ranks(self, value: float) -> float:
-        """The largest `value` of all processes. Every process must call this."""
-        largest = torch.tensor([value], dtype=torch.float64)
+    def max_over(self, ranks: Sequence[int]) -> Callable[[float], float]:
+        """A function for the largest value that any of `ranks` calls it with. Each of them must call it equally often; others must not.
+
+        Every process must call `max_over` itself, since PyTorch lets all processes create a group together.
+        """
+        key = tuple(sorted(ranks))
         with _peer_errors():
-            dist.all_reduce(largest, dist.ReduceOp.MAX)
-        return float(largest)
+            if key not in self._groups:
+                self._groups[key] = dist.new_group(list(key), timeout=MESSAGE_TIMEOUT, backend="gloo")
+        group = self._groups[key]
+
+        def largest(value: float) -> float:
+            tensor = torch.tensor([value], dtype=torch.float64)
+            with _peer_errors():
+                dist.all_reduce(tensor, dist.ReduceOp.MAX, group=group)
+            return float(tensor)
+
+        return largest
 
     def barrier(self) -> None:
         """Wait until every process has called this."""

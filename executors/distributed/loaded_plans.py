@@ -21,7 +21,7 @@ from executors.errors import GRACE_S, PeerLostError
 from executors.kernels import communication
 from executors.run import Executable
 from executors.segments import Start
-from simulator.engine.collectives.local import LocalPlan, groups_of, local_plan
+from simulator.engine.collectives.local import LocalPlan, devices_of, groups_of, local_plan
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.model.user_code import brief
 from simulator.plan.json import load
@@ -82,11 +82,13 @@ class LoadedPlans:
         Raises SchedcastError if the part cannot run.
         """
         local, tensors = self._take_prepared()
+        working = devices_of(local.whole)
+        largest = self.channel.max_over([rank for rank, device in enumerate(self.devices) if device in working])
         start = Start(iteration, None if before is None else self._programs[before][1])
         kept = tuple(name for name in keep if name in local.values)
         program = None if local.empty else self.backend.load(local, tensors, seed, kept, start)
         if hasattr(program, "max_over_ranks"):
-            program.max_over_ranks = self.channel.max_over_ranks
+            program.max_over_ranks = largest
         self._programs[number] = local, program
         return program
 

@@ -307,13 +307,13 @@ def on_gpus(channel) -> dict[str, float]:
     built = job.build()
     errors_by_strategy = {}
     references = References(job, built, STEPS, backend)
-    for text in [*FEW, "gpipe", "gpipe:stages=1,replicas=2,shard=1", "stale-pipeline", "hybrid-pipeline", "owt"]:
+    for text in ["baseline", *FEW, "gpipe", "gpipe:stages=1,replicas=2,shard=1", "stale-pipeline", "hybrid-pipeline", "owt"]:
         plan = planned(text, job, machine)
         with gpu():
             errors = compare(job, built, plan, backend, references.of(plan))
-            if text in (FEW[0], "gpipe", "hybrid-pipeline"):
+            if text in ("baseline", FEW[0], "gpipe", "hybrid-pipeline"):
                 times = backend.load(plan, job_tensors(job, built, job.graph())).trace()
-                assert {t.device for t in times} == {device.name for device in machine.devices}
+                assert {t.device for t in times} == {task.device for task in plan.tasks}
         errors_by_strategy[text] = max(errors.max_grad_error, errors.max_param_error)
     return errors_by_strategy
 

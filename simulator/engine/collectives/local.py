@@ -73,6 +73,18 @@ def local_plan(plan: Plan, device: str) -> LocalPlan:
     )
 
 
+def devices_of(plan: Plan) -> frozenset[str]:
+    """The devices that have a task of the plan, or a part in one: those whose `local_plan` is not empty."""
+    devices: set[str] = set()
+    for segment in plan.segments:
+        for task in segment.tasks:
+            if task.body.resource is Resource.COLLECTIVE:
+                devices.update(task.body.devices)
+            else:
+                devices.update(task.body.ends if between_devices(task) else (task.device,))
+    return frozenset(devices)
+
+
 class Direction(NamedTuple):
     """One way from a device to another: the messages that the lane `stream` of `source` sends to `target`, in the order of the plan."""
 

@@ -29,6 +29,7 @@ from simulator.plan.bodies.copy import Collective
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
 from tests.support.cli_process import COMMAND_LINE, environment, start_warm
+from tests.support.places import SUPPORT
 from tests.support.processes import HANGS_S, begin, end, rank_variables, require_gloo, run_ranks, schedcast
 from tests.support.refusals import refuses
 from tests.support.tiny import build, task
@@ -45,6 +46,20 @@ def run(self, *args):
         raise ValueError('broken on purpose')
     return original(self, *args)
 LoadedPlans.run = run
+"""
+#: Code as above: the process has a simulated GPU, on which calibrations are short.
+ON_GPU = """
+from functools import partialmethod
+from calibrate.cuda.testbed import GpuTestbed
+from executors.cuda import torch_driver
+from tests.support.gpu_testbeds import QUICK, few_repetitions, hard_gpu
+short = {"effort": QUICK, "reference_edge": 32, "transfer_sizes": (4096, 65536, 1 << 20)}
+GpuTestbed.__init__ = partialmethod(GpuTestbed.__init__, **short)
+simulated = hard_gpu()
+torch_driver.gpu = lambda index=0: simulated
+repetitions = few_repetitions()
+repetitions.__enter__()
+simulated.__enter__()
 """
 WAITS = """
 import pathlib, time
@@ -81,7 +96,7 @@ def test_several_processes_compute_the_gradients_and_parameters_of_plain_pytorch
     assert (rank_0.status, [(ended.status, ended.out, ended.err) for ended in others]) == (0, [(0, "", "")] * (count - 1)), rank_0.err
     errors = rank_0.document
     assert {kind: len(by_name) for kind, by_name in errors.items()} == {
-        2: {"cpu": 42, "pieces": 5, "gpu": 9},
+        2: {"cpu": 42, "pieces": 5, "gpu": 10},
         4: {"cpu": 19, "pieces": 0, "gpu": 0},
     }[count]
     assert [(name, error) for by_name in errors.values() for name, error in by_name.items() if not error <= 1e-10] == []
@@ -109,6 +124,18 @@ def test_validate_under_torchrun_prints_one_document(tmp_path):
         assert max(row["max_grad_error"], row["max_param_error"]) <= 1e-10
         assert row["measured_step_s"] > 0
         assert row["predicted_step_s"] > 0
+
+
+@pytest.mark.thorough
+def test_validate_on_two_gpus_measures_plans_that_use_only_one_of_them(tmp_path):
+    """The process without a task of the baseline takes no part in timing its tasks."""
+    require_gloo()
+    job = ("--model", f"{SUPPORT}/mlp.py:make", "--batch", "8", "--strategy", "data-parallel")
+    rank_0, rank_1 = end(begin(2, ["-c", ON_GPU + COMMAND_LINE, "validate", *job, "--quick", "--device", "cuda", "--json"], tmp_path))
+    assert (rank_0.status, rank_1.status, rank_1.out, rank_1.err) == (0, 0, "", ""), rank_0.err + rank_1.err
+    used = {row["strategy"]: set(row["measured_peak_bytes_by_device"]) for row in rank_0.document["results"]}
+    assert used == {"baseline": {"cuda:0"}, "data-parallel": {"cuda:0", "cuda:1"}}
+    assert all(row["max_param_error"] <= 1e-6 and row["status"] == "ok" for row in rank_0.document["results"])
 
 
 @pytest.mark.thorough
