@@ -1,16 +1,21 @@
 """`watch`: record a few steps of a training loop that exists, and say what they wait for. The others are the same for libraries."""
 
+import logging
 import os
+import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
+from weakref import finalize, ref
 
 import torch
 from rich.console import Console
@@ -25,26 +30,40 @@ BEFORE, WARM_UP = 3, 1
 #: How PyTorch's loaders mark the time in which they make, or wait for, a batch.
 LOADER = "enumerate(DataLoader)"
 
+#: PyTorch has one profiler a process. What records now: an empty list, or the one watch, which may be gone without having ended.
+_recording: list["ref[Watch]"] = []
+_changing = threading.Lock()
+log = logging.getLogger("schedcast")
+
 
 class Watch(Shown):
     """Steps of a loop that are recorded within a `with` block. Afterwards it is their answer, and stands for their trace.
 
-    `trace`: the file of the recording. `ended`: whether it is complete.
+    Arguments are checked before the loop starts. From then on nothing raises: if a recording fails, one warning says why, and the loop
+    goes on. `trace`: the file of the recording. `ended`: whether it is complete. `failure`: why there is none; empty if nothing failed.
     """
 
     def __init__(self, steps: int, out: str | Path | None, memory: bool, when_done: Callable[["Watch"], object] | None = None):
-        """Record `steps` steps, after BEFORE others, into the file `out`; by default one in the folder of temporary files."""
-        if steps < 1:
-            raise SchedcastError(f"watch(steps={steps}); expected at least 1 step to record")
+        """Record `steps` steps, after BEFORE others, into the file `out`; by default a temporary one that is removed with this object.
+
+        Raises SchedcastError if `steps` is no number of steps or `out` cannot be written.
+        """
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+            raise SchedcastError(f"watch(steps={steps!r}); expected at least 1 step to record")
         rank = os.environ.get("RANK", "0")
-        self.trace = (
-            Path(tempfile.gettempdir()) / f"schedcast-{os.getpid()}-rank{rank}.json.gz" if out is None else _ranked(Path(out), rank)
-        )
-        self.steps, self.ended = steps, False
+        self._own_folder = out is None
+        if out is None:
+            folder = tempfile.mkdtemp(prefix="schedcast-")
+            finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self.trace = Path(folder) / f"steps-rank{rank}.json.gz"
+        else:
+            self.trace = _writable(out, rank)
+        self.steps, self.ended, self.failure = steps, False, ""
         self._when_done, self._memory = when_done, memory
         self._ends_s: list[float] = []
         self._loader_s = 0.0
         self._profiler: Any = None
+        self._thread: int | None = None  # that of the steps, from the block's start to its end; PyTorch records one thread's profiler
 
     def start(self) -> "Watch":
         """Start without a `with` block. The answer is printed when enough steps are recorded."""
@@ -53,43 +72,91 @@ class Watch(Shown):
 
     def __enter__(self) -> "Watch":
         """Start."""
-        activities = {ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu() else [])}
-        self._profiler = profile(
-            activities=activities,
-            schedule=schedule(wait=BEFORE, warmup=WARM_UP, active=self.steps, repeat=1),
-            on_trace_ready=self._keep,
-            record_shapes=True,
-            profile_memory=self._memory,
-        )
-        self._profiler.__enter__()
-        self._ends_s = [time.perf_counter()]
+        with _changing:
+            if any(other() is not None for other in _recording):
+                self._warn("another watch records in this process")
+                return self
+            _recording[:] = [ref(self)]
+        self._thread, self._ends_s = 0, [time.perf_counter()]
         return self
 
     def step(self) -> None:
         """Say that a step has ended. When enough are recorded, this does nothing."""
-        if self.ended or self._profiler is None:
+        if self._thread is None:
             return
-        self._ends_s.append(time.perf_counter())
-        self._profiler.step()
-        if self.ended:
-            self._profiler.__exit__(None, None, None)
+        self._thread = self._thread or threading.get_ident()
+        if self._thread != threading.get_ident():
+            if not self.failure:
+                self._warn("step() is called by several threads, of which the first alone is recorded")
+            return
+        try:
+            self._ends_s.append(time.perf_counter())
+            if len(self._ends_s) == 1 + BEFORE:
+                self._begin()
+            elif self._profiler is not None:
+                self._profiler.step()
+            if self.ended:
+                self._stop()
+        except Exception as error:
+            self._give_up(_cause(error))
 
     def __exit__(self, *error: object) -> None:
         """Stop. What was recorded until here is kept."""
-        if self._profiler is not None and not self.ended:
-            self._profiler.__exit__(*error)
+        try:
+            self._stop()
+        except Exception as failure:
+            self._give_up(_cause(failure))
+
+    def _begin(self) -> None:
+        """Start the profiler, in the thread of the steps."""
+        if torch.autograd._profiler_enabled():
+            raise SchedcastError("another profiler records in this process")
+        profiler = profile(
+            activities={ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu() else [])},
+            schedule=schedule(wait=0, warmup=WARM_UP, active=self.steps, repeat=1),
+            on_trace_ready=self._keep,
+            record_shapes=True,
+            profile_memory=self._memory,
+        )
+        profiler.__enter__()
+        self._profiler = profiler
+
+    def _stop(self) -> None:
+        """Stop the profiler, and let others record. Does nothing if this has happened."""
+        profiler, self._profiler, self._thread = self._profiler, None, None
+        try:
+            if profiler is not None:
+                profiler.__exit__(None, None, None)
+        finally:
+            with _changing:
+                _recording[:] = [other for other in _recording if other() is not self]
+
+    def _give_up(self, why: str) -> None:
+        """End the recording, and say once why there is none."""
+        try:
+            self._stop()
+        except Exception as error:  # the profiler fails once more; the loop goes on without it
+            log.debug("%s", error)
+        if not self.failure:
+            self._warn(why)
+
+    def _warn(self, why: str) -> None:
+        """Keep and print why the recording fails or lacks steps. It is no Python warning, since a filter may make an error of one."""
+        self.failure = why
+        log.warning("watch: %s; the loop goes on", why)
 
     def _keep(self, profiler: profile) -> None:
         """Write the trace as a whole or not at all."""
-        self.ended = True
-        part = self.trace.with_name(f".part-{self.trace.name}")
+        handle, part = tempfile.mkstemp(dir=self.trace.parent, prefix=".part-", suffix=".json.gz")
+        os.close(handle)
         try:
-            profiler.export_chrome_trace(str(part))
+            profiler.export_chrome_trace(part)
             os.replace(part, self.trace)
         except OSError as error:
             raise SchedcastError(f"cannot write {self.trace}: {error}; expected a folder with space; give watch(out=...)") from error
         finally:
-            part.unlink(missing_ok=True)
+            Path(part).unlink(missing_ok=True)
+        self.ended = True
         events = profiler.key_averages()
         self._loader_s = sum(event.cpu_time_total for event in events if event.key.startswith(LOADER)) / 1e6 / self.steps
         if self._when_done is not None:
@@ -108,8 +175,11 @@ class Watch(Shown):
         from ui.api.recorded import replay
 
         if not self.ended:
+            if self.failure:
+                raise SchedcastError(f"nothing was recorded: {self.failure}")
             raise SchedcastError(
-                f"{len(self._ends_s) - 1} steps have ended; expected {BEFORE + WARM_UP + self.steps} calls of step() within the block"
+                f"{max(0, len(self._ends_s) - 1)} steps have ended; expected {BEFORE + WARM_UP + self.steps} calls of step() within the"
+                " block"
             )
         return replay(self.trace)
 
@@ -127,16 +197,24 @@ class Watch(Shown):
 
     def _print(self, console: Console) -> None:
         cost = "" if self.overhead is None else f"{_cost(self.overhead)} "
-        if not on_gpu() and self.ended:
-            length = median(after - before for before, after in zip(self._ends_s[1:], self._ends_s[2:], strict=False))
-            console.print(
-                f"A step takes {units.duration(length)}, of which the loop waits {units.duration(self._loader_s)} for data.", style="bold",
-                highlight=False,
-            )  # fmt: skip
-            console.print(f"- {cost}No GPU was recorded, so nothing is replayed.", highlight=False)
-            return
-        self.recorded._print(console)
-        console.print(f"- {cost}The trace is {self.trace}.", highlight=False, markup=False)
+        kept = f"The trace is {self.trace}{', a temporary file; watch(out=...) keeps it' if self._own_folder else ''}."
+        why = "No GPU was recorded, so nothing is replayed."
+        if on_gpu() or not self.ended:
+            try:
+                self.recorded._print(console)
+            except SchedcastError as error:
+                if not self.ended:
+                    raise
+                why = f"Nothing is replayed: {error}"
+            else:
+                console.print(f"- {cost}{kept}", highlight=False, markup=False)
+                return
+        length = median(after - before for before, after in zip(self._ends_s[1:], self._ends_s[2:], strict=False))
+        console.print(
+            f"A step takes {units.duration(length)}, of which the loop waits {units.duration(self._loader_s)} for data.", style="bold",
+            highlight=False,
+        )  # fmt: skip
+        console.print(f"- {cost}{why}", highlight=False, markup=False)
 
 
 def _cost(share: float) -> str:
@@ -151,13 +229,31 @@ def on_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def _ranked(path: Path, rank: str) -> Path:
-    """The file of a rank: under torchrun, its number precedes the suffix."""
+def _cause(error: Exception) -> str:
+    """What failed, in a line."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, SchedcastError) else f"{type(error).__name__}: {text}"
+
+
+def _writable(out: str | Path, rank: str) -> Path:
+    """The file of a rank: under torchrun, its number precedes the suffix. Raises SchedcastError if no file can be written there."""
+    try:
+        path = Path(out)
+    except TypeError:
+        raise SchedcastError(f"watch(out={out!r}); expected the path of a file") from None
     name = path.name if path.name.endswith((".json", ".json.gz")) else f"{path.name}.json.gz"
     if "RANK" in os.environ:
         stem, _, suffix = name.partition(".json")
         name = f"{stem}-rank{rank}.json{suffix}"
-    return path.with_name(name)
+    try:
+        path = path.with_name(name)
+        with tempfile.TemporaryFile(dir=path.parent), suppress(FileNotFoundError):
+            os.stat(path)  # raises for a name that no file can have
+    except (OSError, ValueError) as error:
+        raise SchedcastError(f"watch(out={str(out)!r}): {error}; expected a file in a folder that can be written") from None
+    if path.is_dir():
+        raise SchedcastError(f"watch(out={str(out)!r}): {path} is a folder; expected a file")
+    return path
 
 
 def _say(seen: Watch) -> None:

@@ -1,6 +1,8 @@
 """Watching a training loop: what is recorded, when, and by the callbacks of libraries. A trace stands in for a GPU's recording."""
 
+import gc
 import shutil
+import threading
 from itertools import accumulate
 
 import pytest
@@ -97,6 +99,77 @@ def test_on_a_gpu_it_is_the_answer_of_its_trace(rows, tmp_path):
     page = seen.report(tmp_path / "page.html").read_text()
     assert "Where the time of the median step goes" in page
     assert payloads_of_page(page)
+
+
+def test_a_watch_within_another_records_nothing_and_the_loop_goes_on(rows, tmp_path, caplog):
+    with sc.watch(steps=3, out=tmp_path / "outer.json.gz") as outer, sc.watch(steps=3, out=tmp_path / "inner.json.gz") as inner:
+        for _ in range(2):
+            train(DataLoader(rows, batch_size=4), outer)
+            train(DataLoader(rows, batch_size=4), inner)
+    assert outer.ended
+    assert [record.getMessage() for record in caplog.records] == ["watch: another watch records in this process; the loop goes on"]
+    with refuses(Code.REQUEST, "nothing was recorded: another watch records in this process"):
+        inner.json()
+    with sc.watch(steps=3) as after:
+        train(DataLoader(rows, batch_size=4), after)
+    assert after.ended
+
+
+def test_steps_of_several_threads_do_not_end_the_loop(rows, caplog):
+    failures = []
+    with sc.watch(steps=3) as seen:
+        threads = [threading.Thread(target=_step_often, args=(seen, failures)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    assert all("several threads" in record.getMessage() for record in caplog.records)
+
+
+def _step_often(seen, failures: list) -> None:
+    try:
+        for _ in range(200):
+            seen.step()
+    except Exception as error:
+        failures.append(error)
+
+
+@pytest.mark.parametrize("out", ["missing/steps.json.gz", "", "a\0b", 3])
+def test_a_file_that_cannot_be_written_is_refused_before_the_loop(tmp_path, monkeypatch, out):
+    monkeypatch.chdir(tmp_path)
+    with refuses(Code.REQUEST, r"^watch\(out="):
+        sc.watch(out=out)
+
+
+def test_a_folder_that_is_lost_while_the_loop_runs_does_not_end_it(rows, tmp_path, caplog):
+    (tmp_path / "lost").mkdir()
+    with sc.watch(steps=3, out=tmp_path / "lost" / "steps.json.gz") as seen:
+        (tmp_path / "lost").rmdir()
+        train(DataLoader(rows, batch_size=4), seen)
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["watch"]
+    with refuses(Code.REQUEST, "nothing was recorded: "):
+        seen.json()
+
+
+def test_a_gpu_that_the_loop_does_not_use_is_said(rows, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("ui.api.watching.on_gpu", lambda: True)
+    seen = sc.watch(steps=3, out=tmp_path / "steps.json.gz").start()
+    train(DataLoader(rows, batch_size=4), seen)
+    words = " ".join(capsys.readouterr().err.split())
+    assert "A step takes" in words
+    assert "Nothing is replayed: " in words
+
+
+def test_a_temporary_trace_is_removed_with_its_watch(rows):
+    with sc.watch(steps=3) as seen:
+        train(DataLoader(rows, batch_size=4), seen)
+    folder = seen.trace.parent
+    assert seen.trace.exists()
+    assert folder.stat().st_mode & 0o077 == 0
+    del seen
+    gc.collect()
+    assert not folder.exists()
 
 
 class Classifier(nn.Module):
