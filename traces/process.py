@@ -45,7 +45,7 @@ _PR_SET_PDEATHSIG = 1
 
 def end_with(parent: int) -> None:
     """Kill this process when `parent`, the process that started it, has ended; at once if it has ended already."""
-    with suppress(OSError, AttributeError):  # not Linux
+    with suppress(OSError, AttributeError, TypeError):  # not Linux
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

@@ -770,6 +770,8 @@ def _failure(error: Exception, several_ranks: bool) -> int:
         silence_stdout()
         return 1 if isinstance(error, BrokenPipeError) else _fail(str(cannot_print(error)), 2)  # 1: the reader left
     if isinstance(error, ModuleNotFoundError) and (package := (error.name or "ui").partition(".")[0]) not in ("ui", "schedcast", *PACKAGES):
+        if package in sys.stdlib_module_names:
+            return _fail(f"this needs Python's module {package}, which {sys.platform} does not have; run it on Linux", 2)
         wanted = f"'schedcast[{EXTRAS[package]}]'" if package in EXTRAS else package
         return _fail(f"this needs {package}, which is not installed: pip install {wanted}", 2)
     if out_of_memory(error):

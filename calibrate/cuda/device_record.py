@@ -31,6 +31,8 @@ _POWER = 0
 _VIOLATIONS = {_POWER: "power", 1: "heat", 3: "a board limit", 5: "reliability"}
 _SM, _MEMORY = 1, 2  # NVML_CLOCK_*
 LARGEST_DRIFT = 0.02
+#: The largest share of the SMs' time that other processes may take of an undisturbed measurement; a desktop that nobody uses takes less.
+LARGEST_OTHERS = 0.03
 
 
 @dataclass(frozen=True)
@@ -95,9 +97,10 @@ class GpuMonitor:
             self._clocks.append(clock)
         if (watts := self._gpu.power_w()) is not None:
             self._watts.append(watts)
-        self._others = max(self._others, self._gpu.other_processes() or 0)
         if (share := self._gpu.others_share()) is not None:
             self._shares.append(share)
+        else:  # what a process that computes takes is unknown, and may be anything
+            self._others = max(self._others, self._gpu.other_processes() or 0)
 
     def stop(self) -> Conditions:
         self.sample()
@@ -113,7 +116,9 @@ class GpuMonitor:
         capped = self._reasons & _POWER_CAP or held_down_ns.get(_POWER, 0) > 0
         if not capped and self._clocks and (low := min(self._clocks)) < (1 - LARGEST_DRIFT) * (high := max(self._clocks)):
             flags.append(f"the SM clock drifted between {low} and {high} MHz")
-        if self._others:
+        if (share := max(self._shares, default=0.0)) > LARGEST_OTHERS:
+            flags.append(f"other processes took up to {100 * share:.0f} % of the GPU's time")
+        elif self._others:
             flags.append(f"{self._others} other process{'es' if self._others > 1 else ''} on the GPU")
         self._gpu.close()
         return Conditions(tuple(flags), max(self._shares, default=None), self._cap_words() if capped else "")
@@ -189,29 +194,31 @@ class _Nvml:
         return {policy: int(answer.violationTime) for policy, answer in answers.items() if answer is not None}
 
     def other_processes(self) -> int | None:
-        """How many other processes use the GPU.
+        """How many other processes compute on the GPU. Those that only draw, such as a desktop's, are not counted.
 
         In a container NVML reports the host's process ids, so this process's own id is not among them: then one of them is taken to be this
         one.
         """
-        pids = self._pids()
+        pids = self._pids("Compute")
         if pids is None:
             return None
         return max(0, len(pids) - 1) if os.getpid() not in pids else len(pids - {os.getpid()})
 
     def others_share(self) -> float | None:
         """The share of the SMs' time that other processes took lately; None if it is unknown, as where process ids are the host's."""
-        if self.other_processes() == 0:
-            return 0.0
-        used = self._ask("GetProcessUtilization", 0) if os.getpid() in (self._pids() or ()) else None
+        computing, drawing = self._pids("Compute"), self._pids("Graphics") or set()
+        if computing is None or not (computing | drawing) - {os.getpid()}:
+            return None if computing is None else 0.0
+        used = self._ask("GetProcessUtilization", 0) if os.getpid() in computing | drawing else None
         if used is None:
             return None
         latest = {sample.pid: sample.smUtil for sample in sorted(used, key=lambda sample: sample.timeStamp)}
         return sum(percent for pid, percent in latest.items() if pid != os.getpid()) / 100
 
-    def _pids(self) -> set[int] | None:
-        answers = [self._ask("GetComputeRunningProcesses"), self._ask("GetGraphicsRunningProcesses")]
-        return None if answers == [None, None] else {process.pid for answer in answers for process in answer or ()}
+    def _pids(self, kind: str) -> set[int] | None:
+        """The processes that use the GPU in one way: Compute or Graphics. None if NVML does not say."""
+        processes = self._ask(f"Get{kind}RunningProcesses")
+        return None if processes is None else {process.pid for process in processes}
 
     def facts(self) -> dict[str, JsonValue]:
         """All known facts that are worth recording."""

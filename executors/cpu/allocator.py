@@ -6,10 +6,14 @@ first touch (9,000 to 15,000 faults in one ResNet-50 step), which makes times un
 
 import ctypes
 import logging
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
 
 _OPTIONS = (
     (-4, 0),  # M_MMAP_MAX: no mapping per allocation
@@ -41,7 +45,7 @@ def prepare() -> bool:
     try:
         libc = ctypes.CDLL(None)
         accepted = all(libc.mallopt(option, value) == 1 for option, value in _OPTIONS)
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, TypeError):  # TypeError: Windows
         accepted = False
     if not accepted:
         logging.getLogger("schedcast").warning("the C library's allocator cannot be set; CPU times will be less predictable")
@@ -52,7 +56,7 @@ def prepare() -> bool:
 def _mallinfo2():
     try:
         function = ctypes.CDLL(None).mallinfo2
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, TypeError):  # TypeError: Windows
         return None
     function.restype = _Mallinfo2
     return function
@@ -97,5 +101,5 @@ def without_holes() -> Iterator[None]:
 
 
 def page_faults() -> int:
-    """Minor page faults of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    """Minor page faults of this process so far; 0 where the system does not count them."""
+    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_minflt

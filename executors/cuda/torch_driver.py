@@ -238,6 +238,12 @@ def _set_connections() -> str:
 
 
 def _require_gpu(index: int) -> None:
+    if torch.version.cuda is None and torch.version.hip is not None:
+        raise SchedcastError(
+            f"PyTorch {torch.__version__} is built for AMD GPUs, and plans run on NVIDIA GPUs only; use the device cpu, predict with"
+            " --machine, or replay a recording of this GPU",
+            Code.DEVICES,
+        )
     if torch.version.cuda is None:
         raise SchedcastError(
             f"PyTorch {torch.__version__} is built without CUDA; install a CUDA build, or use the device cpu", Code.DEVICES

@@ -15,7 +15,7 @@ class Nvml:
 
     def __init__(self, refused: tuple[str, ...] = ()):
         self.refused, self.opened, self.asked = refused, 0, []
-        self.reasons, self.clock, self.violations, self.pids, self.used = 0, 1980, {}, [os.getpid()], []
+        self.reasons, self.clock, self.violations, self.pids, self.drawing, self.used = 0, 1980, {}, [os.getpid()], [], []
 
     def __getattr__(self, name: str):
         if not name.startswith("nvml") or name == "nvmlDeviceGetCurrentClocksThrottleReasons":
@@ -64,7 +64,7 @@ class Nvml:
         return [SimpleNamespace(pid=pid) for pid in self.pids]
 
     def _nvmlDeviceGetGraphicsRunningProcesses(self, handle):  # noqa: N802
-        return []
+        return [SimpleNamespace(pid=pid) for pid in self.drawing]
 
     def _nvmlSystemGetDriverVersion(self):  # noqa: N802
         return "580.65.06"

@@ -45,6 +45,12 @@ REFUSED = {{
 }}
 {FINDER}
 """
+#: What Python lacks on Windows, for our own modules alone: other packages look at the system's name.
+WINDOWS = """
+import os, psutil, signal, sys, torch
+sys.modules.update(resource=None, fcntl=None)
+del os.sched_getaffinity, os.sched_setaffinity, os.fork, os.register_at_fork, signal.SIGALRM
+"""
 
 
 def ran(code: str, folder, *arguments: object) -> tuple[int, str, str]:
@@ -58,6 +64,18 @@ def test_help_needs_no_plotly(command, tmp_path):
     status, out, err = ran(NO_PAGES, tmp_path, command, "--help")
     assert (status, err) == (0, "")
     assert "Usage: schedcast" in out
+
+
+def test_predict_needs_nothing_that_windows_lacks(tmp_path):
+    status, out, err = ran(WINDOWS, tmp_path, "predict", *TINY, "--strategy", "backward-fusion", "--machine", "h100", "--json")
+    assert status == 0, err
+    assert json.loads(out)["step_s"] > 0
+
+
+def test_a_module_of_python_that_this_system_lacks_is_not_to_be_installed(tmp_path):
+    (tmp_path / "report.sqlite").write_bytes(b"SQLite format 3\0")
+    status, _, err = ran(f"REFUSED = ('sqlite3',)\n{FINDER}", tmp_path, "replay", tmp_path / "report.sqlite")
+    assert (status, err) == (2, f"schedcast: this needs Python's module sqlite3, which {sys.platform} does not have; run it on Linux\n")
 
 
 def test_validate_without_plotly_keeps_what_it_measured(tmp_path):

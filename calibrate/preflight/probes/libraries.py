@@ -26,7 +26,7 @@ def _versions(context: Context) -> str:
     context.figure("nvml", record.facts)
     context.figure("gpu", vars(driver.facts))
     if others := record.facts.get("other_processes"):
-        context.fault(UNCERTAIN, f"give Schedcast the GPU alone: NVML counts {others} other processes on it")
+        context.fault(UNCERTAIN, f"give Schedcast the GPU alone: NVML counts {others} other processes that compute on it")
     if getattr(driver, "uuid", "") and record.notes:
         context.fault(SUBSTITUTE, f"let NVML answer, so that throttling and other processes are seen: {'; '.join(record.notes)}")
     if str(software.get("max_connections", "")).startswith("default"):

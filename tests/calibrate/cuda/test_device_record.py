@@ -57,8 +57,22 @@ def test_what_other_processes_take_of_the_gpu_is_known_where_they_can_be_told_ap
     assert GpuMonitor(nvml=nvml).stop().busy_share is None
 
 
-def test_disturbances_are_flagged_in_words():
+def test_a_desktop_disturbs_by_what_it_uses():
+    """An idle one does not, even where it is not known what it uses; one that plays a film does."""
     nvml = Nvml()
+    nvml.drawing = [77, 78]
+    nvml.used = [SimpleNamespace(pid=77, timeStamp=1, smUtil=1)]
+    assert GpuMonitor(nvml=nvml).stop() == Conditions((), busy_share=0.01)
+    nvml.used = [SimpleNamespace(pid=77, timeStamp=1, smUtil=30)]
+    assert GpuMonitor(nvml=nvml).stop().flags == ("other processes took up to 30 % of the GPU's time",)
+    unknown = Nvml(("nvmlDeviceGetProcessUtilization",))
+    unknown.drawing = [77, 78]
+    assert GpuMonitor(nvml=unknown).stop() == Conditions((), busy_share=None)
+    assert DeviceRecord.read(nvml=nvml).facts["other_processes"] == 0
+
+
+def test_disturbances_are_flagged_in_words():
+    nvml = Nvml(("nvmlDeviceGetProcessUtilization",))
     nvml.violations = {1: 5_000_000}
     monitor = GpuMonitor(nvml=nvml)
     nvml.reasons, nvml.clock = 0x40 | 0x02, 1700

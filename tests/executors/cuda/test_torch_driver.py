@@ -67,6 +67,14 @@ def test_a_build_without_cuda_is_an_error_that_says_what_to_do(monkeypatch):
         torch_driver.TorchDriver()
 
 
+def test_the_owner_of_an_amd_gpu_is_not_told_to_install_a_cuda_build(monkeypatch):
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    with refuses(Code.DEVICES, r"built for AMD GPUs, and plans run on NVIDIA GPUs only; use the device cpu"):
+        torch_driver.TorchDriver()
+
+
 def test_a_gpu_that_cannot_be_used_is_an_error_with_the_reason(cuda, monkeypatch):
     with refuses(Code.DEVICES, "no GPU 3; expected one of 0 to 0"):
         torch_driver.TorchDriver(3)
