@@ -124,6 +124,18 @@ def _too_many(name: str, entry: MachineEntry, devices: int) -> str:
     return f"--devices {devices}: machine {name} has {entry.count} GPU{'s' if entry.count > 1 else ''}; {own}, or {others}"
 
 
+def rated(machine: Machine) -> Machine:
+    """A preset as its data sheet rates it, whatever a profile measured that its costs come from; any other machine as it is.
+
+    These are the figures to show of a machine by name: which costs were measured, and with them which figures, differs from job to job.
+    """
+    entry = _entry(machine.name)
+    if entry is None:
+        return machine
+    own = preset(machine.name, entry, len(machine.devices))
+    return replace(own, sources={**own.sources, **{name: about for name, about in machine.sources.items() if name == "costs"}})
+
+
 def product_of(name: str) -> str:
     """The driver's name of the GPUs of the preset called `name`; "" for any other machine."""
     entry = _entry(name)

@@ -122,7 +122,7 @@ def kernel(numbers: Numbers, errors: tuple[float, float] = (0.2, 0.2)) -> Produc
 def _known() -> dict[str, Number]:
     """The numbers that are not fitted on tables of kernels."""
     row = efficiencies.table()["gpu"].row("matmul").product
-    return {"sustained_watts": row.sustained_watts, "portable": row.portable}
+    return {name: number for name, number in row if name not in SOURCES}
 
 
 def fit(tables: Sequence[Table], start: Numbers, others: Numbers | None = None) -> Numbers:

@@ -144,7 +144,7 @@ def device_seconds(step: StepOps, rows: EfficiencyRows, figures: dict[str, float
 
 def _is_product(step: StepOps, group: Group, rows: EfficiencyRows) -> bool:
     """Whether the group is priced by the kernels of products, which nothing here is fitted for."""
-    return rows.row(group.op_class).product is not None and group.product is not None and serves(step.site, group.precision)
+    return rows.row(group.op_class).product is not None and group.product is not None and serves(step.site, group.precision, group.product)
 
 
 class Work:

@@ -120,6 +120,20 @@ def test_a_shipped_profile_wins_over_the_table(schedcast, profile, tmp_path):
     refused(schedcast.call("predict", *JOB, "--machine", "h200", SCHEDCAST_SHIPPED=str(tmp_path)), "damaged gzip")
 
 
+def test_a_machine_has_one_set_of_figures_in_every_door(schedcast, tmp_path, monkeypatch):
+    """The list showed what the shipped profile measured, and the app that or the data sheet's, by the model."""
+    monkeypatch.setenv("SCHEDCAST_SHIPPED", str(tmp_path))
+    made_up(peak_flops={"fp32": 5e13}, bandwidth_bytes_per_s=2.4e12).save(tmp_path / "nvidia-h200" / "profile.json.gz")
+    (listed,) = (
+        m for m in schedcast.call("machines", "--json", SCHEDCAST_SHIPPED=str(tmp_path)).document["machines"] if m["name"] == "h200"
+    )
+    assert listed["devices"][0]["peak_flops"]["fp32"] == 66.9e12
+    assert "costs" in listed["sources"], "of what was measured, the costs are used"
+    for model in ("lenet5", "resnet18"):  # the profile has costs of lenet5 only
+        figures = jobs.facts(jobs.JobRequest(model=model, machine="h200")).figures
+        assert (figures["flops"].value, figures["memory"].value) == (66.9, 4800)
+
+
 def test_the_profile_of_this_machines_gpu_is_chosen(tmp_path, monkeypatch):
     monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path))
     assert sources.own_gpu_profile() is None

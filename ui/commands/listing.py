@@ -55,16 +55,16 @@ def strategies(as_json: bool, name: str | None = None) -> None:
 
 
 def machines(as_json: bool) -> None:
-    """List the presets, those of one GPU with the figures of their shipped profiles, and this machine, with those of its own."""
+    """List the presets with the figures of their data sheets, and this machine with those of its profile."""
     from calibrate.profiles import own_gpu_profile, own_profile
-    from simulator.machine.presets import THIS_CPU, gpu_machine, load_machine, machine_names
+    from simulator.machine.presets import THIS_CPU, gpu_machine, load_machine, machine_names, rated
     from simulator.predict.preset import profile_of_preset
 
     machines, profiles = [], []
     for name in machine_names():
         preset = load_machine(name)
         profile = own_profile() if name == THIS_CPU else profile_of_preset(name, preset)
-        machines.append(preset if profile is None else load_machine(name, profile))
+        machines.append(rated(preset if profile is None else load_machine(name, profile)))
         profiles.append(profile)
     own = own_gpu_profile()
     if own is not None:

@@ -17,7 +17,7 @@ from calibrate.identity import comparable_cpu
 from calibrate.profiles import gpu_here, own_gpu_profile, warn_if_foreign
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import HOST, Machine
-from simulator.machine.presets import HOSTS, THIS_CPU, THIS_GPU, machine_names
+from simulator.machine.presets import HOSTS, THIS_CPU, THIS_GPU, machine_names, rated
 from simulator.model.attention import ATTENTIONS
 from simulator.model.job import LAYOUTS, PRECISIONS, product_precision
 from simulator.model.workloads import registry as workloads
@@ -216,9 +216,13 @@ def _first(name: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def facts(request: JobRequest) -> MachineFacts:
-    """What the controls show of the request's machine as it is, not scaled. Raises SchedcastError if there is no such machine."""
+    """What the controls show of the request's machine as it is, not scaled: of a preset, its `rated` figures.
+
+    Raises SchedcastError if there is no such machine.
+    """
     plain = replace(request, scale="", devices=None, partition=None, memory_limit=None, mode="eager")
-    machine, model = target_of(plain.model, plain.precision, plain.machine, plain.placement(), stamp_now())
+    known, model = target_of(plain.model, plain.precision, plain.machine, plain.placement(), stamp_now())
+    machine = rated(known)
     device, memory, host = machine.devices[0], machine.memories[0], machine.host(machine.devices[0].name)
     peaks = device.peak_flops
     precision = product_precision(request.precision)

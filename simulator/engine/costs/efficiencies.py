@@ -29,8 +29,10 @@ from simulator.plan.task import DTYPE_BYTES, HasOperands, Operand, Task
 _N = TypeVar("_N", float, np.ndarray)
 
 TABLE = Path(__file__).with_name("efficiencies.json")
+#: The class of attention whose scores stay in one kernel.
+ATTENTION = "matmul.attention"
 #: Classes whose kernels use tensor cores if the precision allows it.
-DENSE = frozenset({"matmul", "matmul.attention", "conv", "grouped-conv"})
+DENSE = frozenset({"matmul", ATTENTION, "conv", "grouped-conv"})
 #: The row of convolutions with fewer multiplications than the direct ones of class `conv`.
 WINOGRAD = "conv.winograd"
 #: The rows of convolutions in 16 bits, which tensor cores multiply in channels-last order: others change the layout before and after.
@@ -207,7 +209,7 @@ def seconds(
     """Time of some work in an op class, by the committed table or by `rows`. `outputs`: as in `terms`; `product`: that of the task."""
     rows = rows or table()[site.kind]
     row = rows.row(op_class)
-    if row.product is not None and product is not None and serves(site, precision):
+    if row.product is not None and product is not None and serves(site, precision, product):
         cold, alone = (products.seconds(row.product, site, precision, product, missed) for missed in (moved_bytes, 0.0))
         number = row.product.attention if isinstance(product, Attention) else row.product.compute
         return Seconds(alone if moved_bytes <= site.cache_bytes else cold, cold, number.error)
@@ -231,7 +233,7 @@ def cold_s(
 ) -> np.ndarray:
     """`seconds(...).cold` of several works of one class."""
     row = table()[site.kind].row(op_class)
-    if row.product is not None and product is not None and serves(site, precision):
+    if row.product is not None and product is not None and serves(site, precision, product):
         return products.seconds(row.product, site, precision, product, moved_bytes)
     parts = terms(site, row, flops, moved_bytes, precision, launches, outputs)
     cold_start = row.cold_start_s.value if row.cold_start_s is not None else 0.0
@@ -260,8 +262,12 @@ def _precision(dtypes: set[str], op_class: str, float32: str) -> str:
 
 
 def float32_precision(op_class: str, float32: str) -> str:
-    """The precision of a class of ops on float32 operands, if dense kernels run in `float32`: fp32, tf32 or PyTorch's default."""
-    if op_class not in DENSE:
+    """The precision of a class of ops on float32 operands, if dense kernels run in `float32`: fp32, tf32 or PyTorch's default.
+
+    Products follow `torch.backends.cuda.matmul.allow_tf32`, those of attention in its math form too, and convolutions
+    `torch.backends.cudnn.allow_tf32`. No switch changes the kernel of fused attention, which has the accuracy of FP32 (`products`).
+    """
+    if op_class not in DENSE or op_class == ATTENTION:
         return "fp32"
     return float32 if float32 != "default" else "tf32" if op_class in ("conv", "grouped-conv") else "fp32"
 

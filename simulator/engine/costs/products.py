@@ -38,6 +38,9 @@ _ACCUMULATORS, _MOST_BLOCKS = 32768, 8
 _STEP_BYTES = 128
 #: Queries and keys of a block of attention, and exponentials of an SM in a cycle (CUDA C Programming Guide, arithmetic instructions).
 _BLOCK, _EXPONENTIALS = 64, 16
+#: Rows, columns and terms of the smallest products that the numbers were fitted on. Products with fewer terms, or with fewer rows and
+#: fewer columns, run in kernels without tiles of that size: they take as long per byte as the smallest ones.
+_SMALLEST = 32
 #: Precisions of tensor cores, and the length of what they multiply, over 16 bits.
 OPERANDS = {"fp16": 1.0, "bf16": 1.0, "tf32": 2.0}
 #: FLOPs per boost cycle in 16 bits that only SMs have whose tensor cores read operands from shared memory (Hopper's wgmma, and later).
@@ -57,6 +60,12 @@ class Product(NamedTuple, Generic[_N]):
     def bytes(self) -> _N:
         """Bytes of operands and results."""
         return self.batch * self.size * (self.rows * self.depth + self.depth * self.columns + self.rows * self.columns)
+
+    def as_fitted(self) -> "Product[_N]":
+        """This product, with the rows and columns, and the terms, of the smallest ones of the fits where it has fewer."""
+        small = np.maximum(self.rows, self.columns) < _SMALLEST
+        rows, columns = (np.where(small, _SMALLEST, each) for each in (self.rows, self.columns))
+        return self._replace(rows=rows, columns=columns, depth=np.maximum(self.depth, _SMALLEST))
 
 
 class Attention(NamedTuple, Generic[_N]):
@@ -95,7 +104,8 @@ class ProductKernel(BaseModel):
     Of attention: `attention`: share of the peak. `score_cycles`: time of a score's exponential and what goes with it, as a multiple of that
     of the exponential alone, of which an SM computes 16 a cycle. `tail`: how much of the longest row of blocks is not hidden by others.
     `portable`: how many times as long PyTorch's own kernel takes on SMs of Hopper and later data-center GPUs, whose
-    instructions it does not use.
+    instructions it does not use. `single`, `single_backward`: how many times as long it takes on float32 as it would in TF32, forward and
+    backward, since each of its products is three in TF32, whatever `allow_tf32` says.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -114,11 +124,15 @@ class ProductKernel(BaseModel):
     score_cycles: Number
     tail: Number
     portable: Number
+    single: Number
+    single_backward: Number
 
 
-def serves(site: Site, precision: str) -> bool:
-    """Whether a site has a peak of its own in a precision of tensor cores."""
+def serves(site: Site, precision: str, work: Product | Attention | None = None) -> bool:
+    """Whether a site has a peak of its own in a precision of tensor cores, or for an attention on float32 in TF32."""
     own = "bf16" if precision == "fp16" and "fp16" not in site.peak_flops else precision
+    if own == "fp32" and isinstance(work, Attention):
+        own = "tf32"
     return site.kind == "gpu" and own in OPERANDS and own in site.peak_flops
 
 
@@ -137,6 +151,9 @@ def seconds(kernel: ProductKernel, site: Site, precision: str, work: Product | A
 
     `alone`: as benchmarks time the best kernel, for a moment; else as PyTorch's kernels run in a training.
     """
+    if precision == "fp32" and isinstance(work, Attention):
+        times = kernel.single if work.passes == 1.0 else kernel.single_backward
+        precision, work = "tf32", work._replace(passes=work.passes * times.value)
     peak = figure(site.peak_flops, precision)
     half = peak * OPERANDS[precision]  # longer operands are multiplied more slowly, and do not arrive more slowly
     clock_hz = site.cycles_per_s
@@ -145,12 +162,13 @@ def seconds(kernel: ProductKernel, site: Site, precision: str, work: Product | A
     sms = _Sms(site.sms, peak / site.sms, half / site.sms, clock_hz, power)
     draw = kernel.draw.value * clock_hz * (sms.half_flops_per_s / clock_hz / 4096) ** 0.5
     missed_s = np.asarray(missed_bytes, float) / (site.bandwidth_bytes_per_s * kernel.memory.value)
-    drawn_s = np.asarray(work.bytes, float) / draw  # by one SM
     if isinstance(work, Attention):
         newer = sms.half_flops_per_s / clock_hz >= _NEWER and not (alone or work.made_for_chip)
-        busy_s = _attention_s(kernel, sms, work, missed_s, drawn_s) * (kernel.portable.value if newer else 1.0)
+        busy_s = _attention_s(kernel, sms, work, missed_s, work.bytes / draw) * (kernel.portable.value if newer else 1.0)
     else:
-        busy_s = _product_s(kernel, sms, work, missed_s, drawn_s)
+        fitted = work.as_fitted()
+        longer = np.asarray(fitted.bytes / np.maximum(work.bytes, work.size))
+        busy_s = _product_s(kernel, sms, fitted, missed_s * longer, fitted.bytes / draw) / longer
     total_s = busy_s + kernel.start_cycles.value / clock_hz
     return total_s if total_s.ndim else float(total_s)
 

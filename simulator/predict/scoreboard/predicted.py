@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from simulator.engine.costs.model import CostModel
 from simulator.engine.memory.caching import BESIDE_BYTES, reserved_bytes
 from simulator.engine.memory.over_time import carried_bytes
+from simulator.engine.simulation import GRAPH
 from simulator.machine.machine import HOST, Machine
 from simulator.plan.dependencies import dependencies_of
 from simulator.plan.plan import Plan
@@ -23,6 +24,7 @@ from simulator.predict.search.setup import Setup
 from simulator.predict.search.workers import Workers
 from traces.cache import cache_folder, cached, store
 from traces.documents.base import Data
+from traces.documents.comparison import PYTORCH_GRAPH
 from traces.documents.scoreboard import ScoredStep
 from traces.errors import SchedcastError
 
@@ -42,7 +44,9 @@ def target_of(row: Row) -> Target:
 def plan_of(row: Row, target: Target | None = None, few: int = 0) -> tuple[Plan, Machine, CostModel]:
     """The plan of a row with its machine and costs. `target`: other ones than `target_of`. `few`: as in `plan_strategy`."""
     machine, model = target or target_of(row)
-    plan = plan_strategy(row.strategy if row.mode == "eager" else "baseline", {}, row.job, machine, model, few)
+    plan = plan_strategy(row.strategy, {}, row.job, machine, model, few)
+    if row.mode == GRAPH:
+        plan = replace(plan, strategy=PYTORCH_GRAPH)  # the kernels of the same loop, its counts of steps on the host included
     if not row.updates:
         segments = (replace(segment, tasks=tuple(t for t in segment.tasks if t.phase != UPDATE)) for segment in plan.segments)
         plan = replace(plan, segments=tuple(segments))

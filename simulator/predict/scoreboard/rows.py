@@ -13,7 +13,7 @@ optimizer       NAME or NAME:FORM; none if no update was timed; empty: SGD with 
 source, what, note    where it comes from, what was timed, and remarks
 
 Only the first four are required, and other columns are ignored. Tables that say the same in other columns are read by what `FORMS` says of
-them. A row is predicted as plain PyTorch on one GPU, without the update where none was timed, and as one CUDA graph of the `baseline`
+them. A row is predicted as plain PyTorch on one GPU, without the update where none was timed, and as one CUDA graph of its kernels
 where the whole step was captured. Rows of transformers on several GPUs are predicted as `fsdp`, if nothing but their batch and their
 parameters is divided.
 """

@@ -1,6 +1,7 @@
 """Machines by name have the figures of the data sheets, each with its source."""
 
 import os
+import re
 
 import pytest
 
@@ -107,6 +108,19 @@ def test_memories_other_than_hbm_reach_less_of_their_bandwidth():
         1.0,
         2.4e11,
     )
+
+
+def test_cards_with_one_kind_of_memory_reach_one_share_of_it():
+    """Data-center cards with GDDR6 had the share of GDDR5. A T4 with a locked clock has slower caches, too."""
+    kinds = {}
+    for name, gpu in data().gpus.items():
+        kind = re.search(r"GDDR\w+|HBM", data().sources[gpu.memory_bytes[1]])
+        if kind is not None and name != "t4-900mhz":
+            kinds.setdefault(kind[0].replace("5X", "5"), set()).add(gpu.bandwidth_reached)
+    assert kinds["GDDR6"] == {(0.91, "gddr6")}
+    assert kinds["HBM"] == {(1.0, "hbm")}
+    assert all(len(shares) == 1 for shares in kinds.values())
+    assert {data().gpus[name].bandwidth_reached[0] for name in ("a10", "a40", "l40s", "l4", "t4")} == {0.91}
 
 
 def test_every_source_is_used():

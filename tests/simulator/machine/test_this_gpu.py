@@ -73,9 +73,10 @@ def test_figures_that_were_not_measured_are_those_of_the_preset():
     assert {name for name, source in machine.sources.items() if source.startswith("measured")} == {"sms"}
 
 
-def test_measured_costs_include_the_gap_between_nodes():
-    assert gpu_machine(h200(costs=measured().costs)).hosts[0].node_gap_s == 0.0
-    assert gpu_machine(h200()).hosts[0].node_gap_s == load_machine("h200").hosts[0].node_gap_s > 0
+def test_costs_include_the_gap_between_nodes_measured_or_not():
+    lanes = [gpu_machine(h200(costs=measured().costs)).hosts[0], gpu_machine(h200()).hosts[0], load_machine("h200").hosts[0]]
+    assert [lane.node_gap_s for lane in lanes] == [0.0] * 3
+    assert min(lane.cross_gap_s for lane in lanes) > 0
 
 
 def test_a_gpu_without_a_preset_must_be_measured():

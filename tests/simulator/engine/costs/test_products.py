@@ -29,9 +29,9 @@ def test_a_product_of_almost_nothing_takes_the_start_the_edges_of_a_tile_and_a_s
     edge_s = KERNEL.edge_depth.value * 2 * 64 * 16 / of_sm
     step_s = 64 * sum(tile) * 2 / KERNEL.feed.value / of_sm  # its operands arrive more slowly than it computes, and than a step's latency
     assert step_s > max(64 * 2 * 64 * 16 / KERNEL.compute.value / of_sm, KERNEL.step_cycles.value / 2e9)
-    moved_s = 2 * 3 * 16 * 16 / (KERNEL.draw.value * 2e9)
+    moved_s = 2 * (16 * 64 + 64 * 32 + 16 * 32) / (2 * KERNEL.draw.value * 2e9)  # 32 columns are two tiles, of two SMs
     expected = KERNEL.start_cycles.value / 2e9 + ((edge_s + step_s) ** 3 + moved_s**3) ** (1 / 3)
-    assert seconds(16, 16, 16) == pytest.approx(expected)
+    assert seconds(16, 32, 64) == pytest.approx(expected)
 
 
 def test_a_large_product_computes_at_its_share_of_the_peak_but_for_the_edges_of_its_tiles():
@@ -70,6 +70,17 @@ def test_a_skinny_product_takes_the_time_of_its_weight():
     expected = weight / (H100.bandwidth_bytes_per_s * KERNEL.memory.value)
     assert seconds(1, 16384, 16384, missed=weight) == pytest.approx(expected, rel=0.1)
     assert seconds(16384, 1, 16384, missed=weight) == seconds(1, 16384, 16384, missed=weight), "on either side"
+
+
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(15.9e6, 4, 4), (4, 15.9e6, 4), (4, 4, 15.9e6)])
+def test_products_below_the_smallest_ones_of_the_fits_follow_memory(rows, columns, depth):
+    """Tiles of [64, 16] made them 3 to 9 times as long as their bytes take."""
+    start_s, moved = KERNEL.start_cycles.value / 2e9, Product(1.0, rows, columns, depth, 2.0).bytes
+    own_s = seconds(rows, columns, depth, missed=moved) - start_s
+    wider = [32.0 if size == 4 else size for size in (rows, columns, depth)]
+    wider_bytes = Product(1.0, *wider, 2.0).bytes
+    assert own_s / moved == pytest.approx((seconds(*wider, missed=wider_bytes) - start_s) / wider_bytes)
+    assert moved / 3.35e12 < own_s < 2.5 * moved / 3.35e12
 
 
 def test_a_batch_takes_more_than_one_product_and_less_than_all_one_by_one():
@@ -163,6 +174,28 @@ def load_site(name: str) -> Site:
     """The site of a preset."""
     machine = load_machine(name)
     return Site.of_device(machine.devices[0], machine.memories[0], 1.0)
+
+
+@pytest.mark.parametrize(("precision", "products_in"), [("fp32", "fp32"), ("default", "fp32"), ("tf32", "tf32")])
+def test_no_switch_changes_fused_attention_on_float32(precision, products_in):
+    """Its products are three in TF32 where tensor cores have it, in PyTorch's memory-efficient kernel; it had the price of one."""
+    job, machine = Job("transformer_base", 2), load_machine("a100")
+    fp32, model = CostModel(machine, precision="fp32"), CostModel(machine, precision=precision)
+    plan = planned("baseline", job, machine, model)
+    ops = {task.body.work(task).op_class: task for task in plan.tasks}
+    assert efficiencies.precision_of(ops["matmul"], "matmul", model.precision) == products_in
+    assert efficiencies.precision_of(ops["matmul.attention"], "matmul.attention", model.precision) == "fp32"
+    pairs = zip(plan.tasks, fp32.resolve(plan), model.resolve(plan), strict=True)
+    assert all(a.cold_s == b.cold_s for task, a, b in pairs if task is ops["matmul.attention"])
+
+
+@pytest.mark.parametrize(("passes", "times"), [(1.0, "single"), (2.5, "single_backward")])
+def test_long_attention_on_float32_takes_three_times_as_long_as_in_tf32(passes, times):
+    site, work = load_site("a100"), Attention(64.0, 8192.0, 8192.0, 64.0, 0.5, passes, 0.0)
+    assert products.serves(site, "fp32", work)
+    assert not products.serves(load_site("v100"), "fp32", work), "it runs on the cores for FP32 there"
+    longer = products.seconds(KERNEL, site, "fp32", work, 0.0) / products.seconds(KERNEL, site, "tf32", work, 0.0)
+    assert longer == pytest.approx(getattr(KERNEL, times).value, rel=0.01)
 
 
 def test_a_part_of_a_gpu_has_its_part_of_the_power():
