@@ -27,6 +27,8 @@ from traces.formats.recording import COLLECTIVE as COLLECTIVE_WORK
 from traces.formats.recording import MEMCPY, Recording
 from traces.formats.synchronization import UNEXPLAINED_S, Order, recover
 
+#: What ranks wait for is in doubt if less than this share of their collectives has a partner.
+LEAST_JOINED = 0.5
 #: torch.cuda offers streams of priorities 0 to -3.
 PRIORITY_LEVELS = 4
 
@@ -44,7 +46,10 @@ def _check_clock(ranks: Sequence[Recording]) -> None:
     begins = [rank.origin_ns / 1e9 + rank.begin_s for rank in ranks]
     ends = [rank.origin_ns / 1e9 + max(work.end_s for work in rank.works) for rank in ranks]
     if max(begins) >= min(ends) and len(ranks) > 1:
-        raise SchedcastError("the traces do not overlap in time; expected ranks of one job, recorded together on one clock")
+        raise SchedcastError(
+            "the traces do not overlap in time, and no collectives show how far their clocks are apart; expected ranks of one job,"
+            " recorded together"
+        )
 
 
 class _Builder:
@@ -104,7 +109,7 @@ class _Builder:
         end_s = max(span.end_s for span in spans if span.device != HOST)
         recorded = Timeline("measured", tuple(sorted(spans, key=lambda span: span.start_s)), 0.0, (0.0, end_s))
         steps = self._steps(plan, recorded, order)
-        return Replay(plan, self._machine(next_stream), steps, tuple(self.notes), recorded)
+        return Replay(plan, self._machine(next_stream), steps, tuple(self.notes), recorded, self._doubt(sum(map(len, groups)), alone))
 
     def _add_rank(self, number: int, streams: dict[int, int], next_stream: int, transfers: dict, arrivals: dict) -> int:
         """Add the threads and the device work of one rank. Returns the next free host stream."""
@@ -200,6 +205,14 @@ class _Builder:
             RecordedStep(step.name, step.first_task, step.last_task, end - begin)
             for step, begin, end in zip(steps, borders, borders[1:], strict=False)
         )
+
+    def _doubt(self, together: int, alone: int) -> str:
+        """Return why what ranks wait for is not certain. `together`, `alone`: collectives with and without a partner on another rank."""
+        total = together + alone
+        if len(self.ranks) < 2 or together >= max(1, LEAST_JOINED * total):
+            return ""
+        lacking = f"{alone} of {total} collectives have no partner on another rank" if total else "the recordings have no collectives"
+        return f"What ranks wait for is not certain: {lacking}, so their clocks may be apart."
 
     def _note(self, groups: list, alone: int) -> None:
         for rank, order in zip(self.ranks, self.orders, strict=True):

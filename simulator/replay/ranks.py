@@ -4,6 +4,9 @@ For each name, the ranks' sequences of collectives are aligned so that the ends 
 first collectives of a rank. Pairs whose ends are then far apart are not joined. Traces do not record communicators, so collectives of one
 name are identified by their order.
 
+A collective ends on all its ranks at once. If the ends of most collectives are apart by one and the same time, the ranks' clocks are, and
+that time is taken off: ranks on different machines have clocks of their own.
+
 A replay of a rank takes some 20 MB, and the question of what each rank costs takes time with their number squared. Of many ranks, only some
 are therefore replayed: those that the others wait for, and some that stand for the rest. All are read, one after another, but of each only
 its collectives are kept, so that memory does not grow with their number.
@@ -14,6 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
+
+import numpy as np
 
 from traces import units
 from traces.formats.reading import load_ranks
@@ -36,7 +41,7 @@ class _Read(NamedTuple):
 def read_ranks(
     traces: Sequence[Path | str], progress: Callable[[str], None] = lambda stage: None
 ) -> tuple[list[Recording], tuple[str, ...]]:
-    """Read the ranks of a job, and choose those that are replayed if there are many. Returns them, and what to note of the choice.
+    """Read the ranks of a job on one clock, and choose those that are replayed if there are many. Returns them, and what to note.
 
     `progress` is called before a trace is read. Raises UnusableFileError for a file that cannot be read.
     """
@@ -50,8 +55,9 @@ def read_ranks(
             kept += [own] if len(traces) <= MOST_REPLAYED else []
     if len({own.rank for own in read}) < len(read):  # profilers that know no ranks call all of them 0
         read = [own._replace(rank=number) for number, own in enumerate(read)]
+    read, notes = _on_one_clock(read)
     if len(read) <= MOST_REPLAYED:
-        return [replace(own, rank=rank.rank) for own, rank in zip(kept, read, strict=True)], ()
+        return [replace(own, rank=rank.rank, origin_ns=rank.origin_ns) for own, rank in zip(kept, read, strict=True)], notes
     late_s = lateness([own.collectives for own in read], [(own.origin_ns - read[0].origin_ns) / 1e9 for own in read])
     chosen = choose(late_s)
     again = [kept[number] if kept else load_ranks(read[number].trace)[read[number].position] for number in chosen]
@@ -61,7 +67,23 @@ def read_ranks(
         f"{len(read)} ranks read, {len(chosen)} of them replayed: those that arrive at collectives last, in all of the recording later than"
         f" the median rank (rank {words}), and {len(chosen) - len(latest)} that stand for the others"
     )
-    return [replace(own, rank=read[number].rank) for own, number in zip(again, chosen, strict=True)], (note,)
+    ranks = [read[number] for number in chosen]
+    return [replace(own, rank=rank.rank, origin_ns=rank.origin_ns) for own, rank in zip(again, ranks, strict=True)], (note, *notes)
+
+
+def _on_one_clock(read: Sequence[_Read]) -> tuple[list[_Read], tuple[str, ...]]:
+    """Return the ranks on the clock of the first, and what to note of clocks that were apart."""
+    ahead = [clock_ahead(read[0].collectives, own.collectives, (own.origin_ns - read[0].origin_ns) / 1e9) for own in read]
+    apart = [(own.rank, clock) for own, clock in zip(read, ahead, strict=True) if clock.seconds]
+    apart.sort(key=lambda each: -abs(each[1].seconds))
+    on_one = [own._replace(origin_ns=own.origin_ns - round(clock.seconds * 1e9)) for own, clock in zip(read, ahead, strict=True)]
+    words = [
+        f"rank {rank}'s is {units.duration(abs(clock.seconds))} {'ahead of' if clock.seconds > 0 else 'behind'} rank {read[0].rank}'s"
+        f" ({clock.collectives} collectives, whose ends then agree within {units.duration(clock.spread_s)})"
+        for rank, clock in apart[:MOST_NOTED]
+    ]
+    words += [f"{len(apart) - MOST_NOTED} others by less"] if len(apart) > MOST_NOTED else []
+    return on_one, (f"clocks aligned by the ends of common collectives: {', '.join(words)}",) if words else ()
 
 
 def lateness(ranks: Sequence[Sequence[Work]], shifts_s: Sequence[float]) -> list[float]:
@@ -86,6 +108,52 @@ def choose(late_s: Sequence[float]) -> list[int]:
 #: The ends of one collective on two ranks agree within this time, or within half the duration of its transfer.
 AGREE_S = 100e-6
 MOST_SHIFT = 8
+_AHEAD = tuple(sorted(range(-MOST_SHIFT, MOST_SHIFT + 1), key=abs))
+#: Clocks that are apart by less are one clock: the ends of one collective on one machine agree within some microseconds.
+ONE_CLOCK_S = 10e-6
+#: Collectives that show how far two clocks are apart, at least; how many spreads of their ends clocks are apart by; ranks in one note.
+FEWEST, SPREADS, MOST_NOTED = 3, 3.0, 3
+
+
+class Clock(NamedTuple):
+    """By how many seconds a rank's clock is ahead of another's, by how many collectives, and the median distance of their ends then."""
+
+    seconds: float = 0.0
+    collectives: int = 0
+    spread_s: float = 0.0
+
+
+def clock_ahead(reference: Sequence[Work], works: Sequence[Work], shift_s: float) -> Clock:
+    """Return how far the clock of `works` is ahead of that of `reference`, from the ends of the collectives of both.
+
+    `shift_s`: what to add to the times of `works`, as far as the recordings say. The clocks are one if the ends of half of the collectives
+    agree as they are; else they are apart by the time that brings most ends together, if these are at least half, and `FEWEST`. Of several
+    such times, the one for which the fewest collectives are missing from a recording counts.
+    """
+    distances: list[list[np.ndarray]] = []  # by name: those of the ends, for each number of positions that one sequence is ahead
+    own = _by_name(works)
+    for name, indices in _by_name(reference).items():
+        ends = np.array([reference[index].end_s for index in indices])
+        others = np.array([works[index].end_s + shift_s for index in own.get(name, ())])
+        pairs = [
+            (max(0, -ahead), min(len(ends), len(others) - ahead), ahead) for ahead in sorted(range(-MOST_SHIFT, MOST_SHIFT + 1), key=abs)
+        ]
+        distances.append([others[first + ahead : last + ahead] - ends[first:last] for first, last, ahead in pairs if first < last])
+
+    def agreeing(apart_s: float) -> list[np.ndarray]:
+        return [max((each[np.abs(each - apart_s) <= AGREE_S] for each in by_shift), key=len) for by_shift in distances if by_shift]
+
+    enough = max(FEWEST, 0.5 * sum(max(map(len, by_shift)) for by_shift in distances if by_shift))
+    agree = agreeing(0.0)
+    if sum(map(len, agree)) < enough:
+        candidates = [float(np.median(each)) for by_shift in distances for each in by_shift]
+        agree = max(map(agreeing, candidates), key=lambda each: sum(map(len, each)), default=[])
+    ends_s = np.concatenate(agree) if agree else np.array([])
+    if len(ends_s) < enough:
+        return Clock()
+    apart_s = float(np.median(ends_s))
+    spread_s = float(np.median(np.abs(ends_s - apart_s)))
+    return Clock(apart_s, len(ends_s), spread_s) if abs(apart_s) > max(ONE_CLOCK_S, SPREADS * spread_s) else Clock()
 
 
 def joined(ranks: Sequence[Sequence[Work]], shifts_s: Sequence[float]) -> tuple[list[dict[int, int]], int]:
@@ -129,7 +197,7 @@ def _by_name(works: Sequence[Work]) -> dict[str, list[int]]:
 def _offset(ends: list[float], others: list[float]) -> int:
     """Return by how many positions the second sequence is ahead of the first: the offset with the least median distance of the ends."""
     best, best_s = 0, float("inf")
-    for offset in sorted(range(-MOST_SHIFT, MOST_SHIFT + 1), key=abs):
+    for offset in _AHEAD:
         distances = [abs(end - others[i + offset]) for i, end in enumerate(ends) if 0 <= i + offset < len(others)]
         if distances and median(distances) < best_s:
             best, best_s = offset, median(distances)

@@ -58,7 +58,7 @@ class Replay:
     """A recording that can be simulated.
 
     `notes` tell what was assumed because the recording does not contain it. `recorded` is the recorded timeline of the device work and the
-    host threads under the plan's task names; the simulation does not use it.
+    host threads under the plan's task names; the simulation does not use it. `doubt`: why what ranks wait for is not certain; "" if it is.
     """
 
     plan: Plan
@@ -66,6 +66,7 @@ class Replay:
     steps: tuple[RecordedStep, ...]
     notes: tuple[str, ...]
     recorded: Timeline | None = None
+    doubt: str = ""
 
 
 def simulated_times(replay: Replay) -> dict[str, tuple[float, float]]:

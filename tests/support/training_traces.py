@@ -89,8 +89,11 @@ class _Recorder:
         self.host = end
 
 
-def write_ranks(folder: Path, jobs: list[TrainingJob], steps: int = 4, all_reduce: float = 80.0) -> list[Path]:
-    """Write the traces of ranks that meet in an all-reduce behind every backward, which takes `all_reduce` once all have arrived."""
+def write_ranks(folder: Path, jobs: list[TrainingJob], steps: int = 4, all_reduce: float = 80.0, ahead: float = 0.0) -> list[Path]:
+    """Write the traces of ranks that meet in an all-reduce behind every backward, which takes `all_reduce` once all have arrived.
+
+    `ahead`: how far the clock of each rank is ahead of that of the rank before it.
+    """
     recorders = [_Recorder(rank, len(jobs)) for rank in range(len(jobs))]
     for number in range(steps):
         arrivals, begins = [], [recorder.host for recorder in recorders]
@@ -109,4 +112,7 @@ def write_ranks(folder: Path, jobs: list[TrainingJob], steps: int = 4, all_reduc
             recorder.kernel(job, "multi_tensor_apply_kernel<sgd>", job.update)
             recorder.wait_for_device()
             recorder.trace.annotate(f"ProfilerStep#{number}", begin, recorder.host - begin)
+    for recorder in recorders:
+        for event in recorder.trace.events:
+            event["ts"] += ahead * recorder.rank
     return [recorder.trace.save(folder / f"rank{recorder.rank}.json") for recorder in recorders]

@@ -251,11 +251,12 @@ class ReplayResult(Document):
     The period is the GPU's time per iteration, end to end: the mean of all steps but the first. The median step is the one that stands for
     the others in words and pictures; `slow_steps` are the positions in `steps` of those that take much longer, the slowest first.
     `error` = simulated / measured − 1 of the period. `disagreement` is that of the period or of the median step, whichever is larger, if
-    the replay does not explain the recording: it is beyond `TOLERANCE`, and no changes are ranked; else null. `streams` is the number of
-    streams, `unmatched_kernels` the number of device operations whose launch was not recorded. Communication is exposed while a device runs
-    collectives and no kernels. `diagnosis` sums to the recorded period. `ladder` and `bounds` answer the default changes, the largest gain
-    first, unless only one step was recorded; `ladder_left_out` are rules that there was no time for. `stragglers`, if there are several
-    ranks, says what each rank, and each kind of work, costs the job.
+    the replay does not explain the recording: it is beyond `TOLERANCE`, and no changes are ranked; else null. `doubt` is a sentence that
+    says why what several ranks wait for is not certain, "" if it is. `streams` is the number of streams, `unmatched_kernels` the number of
+    device operations whose launch was not recorded. Communication is exposed while a device runs collectives and no kernels. `diagnosis`
+    sums to the recorded period. `ladder` and `bounds` answer the default changes, the largest gain first, unless only one step was
+    recorded; `ladder_left_out` are rules that there was no time for. `stragglers`, if there are several ranks, says what each rank, and
+    each kind of work, costs the job.
     `roofline`: how far the kernels of the first rank are from what its GPU could do. `memory`: peaks, if the recording has memory events.
     `timeline`: the median step as it was recorded; None in documents from before it was kept.
     """
@@ -267,6 +268,7 @@ class ReplayResult(Document):
     gpu_period_simulated_s: float
     error: float | None
     disagreement: float | None = None
+    doubt: str = ""
     steps: Annotated[tuple[ReplayStep, ...], Field(min_length=1)]
     kernels: int = Field(ge=0)
     streams: int = Field(ge=0)

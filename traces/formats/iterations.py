@@ -1,14 +1,17 @@
 """Divides a recording into iterations: by profiler steps or ranges that repeat, else by optimizer steps, else by the pattern of kernels.
 
+Layers repeat as well as iterations do. An annotation, a module or an op that is outermost and spans several repetitions is one iteration.
+
 Device work belongs to the iteration that launched it, since the host may be more than one iteration ahead of the device.
 """
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +50,7 @@ def find(recording: Recording) -> Iterations:
         (partial(_named, names=_PROFILER), "profiler steps"),
         (partial(_named, names=_RANGE), "NVTX ranges"),
         (_optimizer, "optimizer steps"),
+        (_spanning, "what spans the repeating kernels: an outermost annotation, module or op"),
         (_pattern, "the repeating pattern of kernels"),
         (lambda recording: [(WHOLE, float("-inf"), float("inf"))], "the whole recording: nothing in it repeats"),
     ):
@@ -111,11 +115,33 @@ def _optimizer(recording: Recording) -> list[tuple[str, float, float]]:
     return [(f"optimizer step {number}", begin, step.end_s) for number, (begin, step) in enumerate(zip(begins, outer, strict=False), 1)]
 
 
+def _repeating(recording: Recording) -> tuple[list[int], int]:
+    """Return the works of the stream with the most, and after how many of them they repeat; 0 if they do not."""
+    members = max(by_lane(recording.works).values(), key=len)
+    return members, _period([recording.works[index] for index in members])
+
+
+def _spanning(recording: Recording) -> list[tuple[str, float, float]]:
+    """Return the outermost calls or annotations of one thread in which nearly all works were launched, if most span several repetitions."""
+    members, length = _repeating(recording)
+    if not length or recording.unmatched == len(recording.works):
+        return []
+    launch_times = _launch_times(recording)
+    launched_s = sorted(launch_times[index] for index in members)
+    for scopes in recording.operators.outermost():
+        numbers = [bisect_left(launched_s, scope.end_s) - bisect_left(launched_s, scope.start_s) for scope in scopes]
+        if sum(numbers) >= SAME_SHARE * len(members):
+            filled = [scope for scope, number in zip(scopes, numbers, strict=True) if number]
+            if median(number for number in numbers if number) >= 2 * length:
+                return [(f"{scope.name} #{n}", scope.start_s, scope.end_s) for n, scope in enumerate(filled, 1)]
+            if len(filled) > 1 and len({scope.name for scope in filled}) == 1:
+                break  # calls of one module, which the profiler numbers, are the iterations that the kernels show
+    return []
+
+
 def _pattern(recording: Recording) -> list[tuple[str, float, float]]:
     """Iterations found in the stream with the most kernels. Their length is the period of the kernels, counted back from the end."""
-    works = recording.works
-    members = max(by_lane(works).values(), key=len)
-    length = _period([works[index] for index in members])
+    members, length = _repeating(recording)
     if not length:
         return []
     launch_times = _launch_times(recording)

@@ -73,6 +73,13 @@ class Operators:
         """The operators of each thread that were called by none, in order of start."""
         return _by_thread(self.all, self.children.get(-1, ()))
 
+    def outermost(self) -> Iterator[list[Operator]]:
+        """Yield what nothing else called, in order of start: the calls of modules of each thread, then its operators and annotations."""
+        for members in self._modules_of.values():
+            yield [self.modules[index] for index in members if self.modules[index].parent < 0]
+        for members in self._outermost.values():
+            yield [self.all[index] for index in members]
+
     def launching(self, call: int) -> str:
         """The name of the innermost operator that made a launch, by the launch's index among the calls; "" if there is none."""
         return self.all[self.of_call[call]].name if call in self.of_call else ""
@@ -145,10 +152,13 @@ def _by_thread(operators: Sequence[Operator], indices: Iterable[int]) -> dict[in
 
 KERNEL, MEMCPY, MEMSET, COLLECTIVE = "kernel", "memcpy", "memset", "collective"
 
-#: NCCL and RCCL; the custom all-reduces of serving engines and PyTorch's symmetric memory; NVSHMEM (its kernels of host calls end in
-#: `_on_stream_kernel`) and rocSHMEM; DeepEP, whose namespace is `dpsk::ep` in traces of its authors, and MORI's port of it.
+#: NCCL, RCCL and MSCCL++; the custom all-reduces of serving engines and PyTorch's symmetric memory; FlashInfer's and TensorRT-LLM's fused
+#: collectives; NVSHMEM (its kernels of host calls end in `_on_stream_kernel`) and rocSHMEM; DeepEP, whose namespace is `dpsk::ep` in traces
+#: of its authors, and MORI's port of it. A kernel whose own name begins with a collective's is one. Compiled kernels name what they are
+#: fused with behind an underscore, and reductions within a block or a warp are not between devices.
 _COMMUNICATION = re.compile(
-    r"nccl|rccl|oneshot_?all_?reduce|cross_device_reduce|all_?reduce_?kernel|multimem_"
+    r"nccl|rccl|mscclpp|(one|two)shot_?all_?reduce|cross_device_reduce|all_?reduce_?kernel|multimem_|moe_?all_?to_?all"
+    r"|(?<![a-z0-9_])(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)"
     r"|nvshmem|rocshmem|_on_stream_kernel|deep_ep|\bep::(inter|intra)node|\bep(dispatch|combine)(inter|intra)node",
     re.IGNORECASE,
 )

@@ -105,9 +105,12 @@ _PARTS = MappingProxyType({
 
 
 def headline(result: ReplayResult) -> str:
-    """What to look at first: that the replay does not explain the recording, else what to look at first in the median step."""
+    """What to look at first: that the replay does not explain the recording, else what to look at first in the median step.
+
+    What ranks wait for comes after what makes it uncertain.
+    """
     if result.disagreement is None:
-        return step_headline(result, result.median_step)
+        return " ".join(filter(None, (result.doubt, step_headline(result, result.median_step))))
     median = result.steps[result.median_step]
     of_mean = result.disagreement == result.error
     lengths = (result.gpu_period_measured_s, result.gpu_period_simulated_s) if of_mean else (median.measured_s, median.simulated_s)

@@ -80,6 +80,7 @@ def _replayed(recordings: Sequence[Recording], notes: Sequence[str]) -> Replayed
         gpu_period_simulated_s=comparison.period_simulated_s,
         error=comparison.error,
         disagreement=_disagreement(comparison.error, comparison.steps[median]),
+        doubt=replay.doubt,
         steps=tuple(
             step.model_copy(update={"parts": own.parts, "waits": own.waits[:MOST_WAITS], "ranks": own.ranks[:MOST_WAITS]})
             for step, own in zip(comparison.steps, steps, strict=True)

@@ -338,6 +338,37 @@ def test_iterations_by_the_repeating_pattern_of_kernels(tmp_path):
     assert [divided.of_work.count(step) for step in (-1, 0, 1, 2)] == [2, 20, 20, 20]
 
 
+def layers(passes: int, number: int) -> Trace:
+    """A trace of forward passes of 100 us, each of equal layers of three kernels."""
+    trace = Trace()
+    for i in range(passes):
+        for layer in range(number):
+            for at, name in enumerate(("product", "norm", "activation")):
+                launch = 100 * i + layer * 9 + at * 3
+                trace.kernel(name, launch, launch + 2, 3, call=1)
+    return trace
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+def test_what_spans_layers_is_an_iteration_and_the_layers_are_not(tmp_path, passes):
+    annotated, of_module, unnamed = layers(passes, 8), layers(passes, 8), layers(passes, 8)
+    for i in range(passes):
+        annotated.annotate(f"execute_context_{i}", 100 * i, 80)
+        of_module.op("nn.Module: GPT_0", 100 * i, 80, cat="python_function")
+    assert iterations.find(load(annotated, tmp_path)).names == tuple(f"execute_context_{i} #{i + 1}" for i in range(passes))
+    assert iterations.find(load(of_module, tmp_path)).names == tuple(f"GPT_0 #{i + 1}" for i in range(passes))
+    assert iterations.find(load(unnamed, tmp_path)).names[:2] == ("iteration 1", "iteration 2")
+
+
+@pytest.mark.parametrize(("module", "number"), [("GPT_0", 4), ("Layer_{}", 1)])
+def test_calls_of_one_module_are_iterations_under_an_annotation_and_different_modules_are_layers(tmp_path, module, number):
+    trace = layers(4, 1)
+    trace.annotate("all", -5, 500)
+    for i in range(4):
+        trace.op(f"nn.Module: {module.format(i)}", 100 * i - 1, 80, cat="python_function")
+    assert len(iterations.find(load(trace, tmp_path)).names) == number
+
+
 def test_one_kernel_is_one_iteration(tmp_path):
     trace = Trace()
     trace.kernel("k", 0, 8, 10)
@@ -386,6 +417,13 @@ def test_thousands_of_streams_do_not_multiply_the_edges(tmp_path):
         ("void deep_ep::intranode::notify_dispatch<8>(int const*)", True),
         ("void barrier_on_stream_kernel_threadgroup<(threadgroup_t)2>(int, int)", True),
         ("nvshmemi_signal_op_kernel(unsigned long*)", True),
+        ("void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<half, 8>(Params)", True),
+        ("void flashinfer::trtllm_mnnvl_allreduce::twoshotAllreduceKernel<8, half>(half*)", True),
+        ("void tensorrt_llm::kernels::moe_comm::moeAllToAllKernel(Params)", True),
+        ("void allreduce7<int>(mscclpp::DeviceHandle<mscclpp::MemoryChannel>*, int)", True),
+        ("void reduce_scatter_kernel<8, half>(half*)", True),
+        ("triton_poi_fused_add_all_reduce_wait_tensor_0", False),
+        ("void layer_norm_with_BlockAllReduce<float>(float*)", False),
         ("void cdpsk::ep::CUB_200302::DeviceScanKernel<int>(int*)", False),
         ("void flash_fwd_mla_combine_kernel<float>(Params)", False),
         ("volta_sgemm_64x64_nt", False),

@@ -27,7 +27,7 @@ REPLAY = {
     "schema", "gpu_period_measured_s", "gpu_period_simulated_s", "error", "steps", "kernels", "streams", "unmatched_kernels",
     "exposed_communication_measured_s", "exposed_communication_simulated_s", "busy", "misplaced", "notes", "what_if",
     "diagnosis", "ladder", "bounds", "ladder_left_out", "stragglers", "roofline", "memory", "median_step", "slow_steps",
-    "disagreement", "timeline",
+    "disagreement", "doubt", "timeline",
 }  # fmt: skip
 
 

@@ -348,6 +348,26 @@ def test_one_step_is_not_ranked(tmp_path):
     assert ranked(replayed([write_loader_trace(tmp_path / "two.json", LOADING[:2])])).ladder
 
 
+CASES = shared_folder("cases")
+needs_cases = pytest.mark.skipif(
+    CASES is None, reason="no shared/data/cases beside the repository; SCHEDCAST_SHARED may name another place"
+)
+
+
+@needs_cases
+def test_layers_of_one_pass_are_one_step():
+    result = ranked(replayed([CASES / "traces" / "04_layers_of_one_pass.json"]))
+    assert [step.measured_s for step in result.steps] == [pytest.approx(25.3e-3, rel=0.01)]
+    assert result.ladder == ()
+
+
+@needs_cases
+def test_collectives_of_serving_engines_are_communication():
+    result = replayed([CASES / "traces" / "11_communication_by_name.json"]).result
+    assert result.gpu_period_measured_s == pytest.approx(9.05e-3, rel=0.01)
+    assert result.exposed_communication_measured_s == pytest.approx(4.5e-3, rel=0.01)
+
+
 def test_the_step_that_stands_for_the_others_is_one_of_them():
     assert typical_step([5.0]) == 0
     assert typical_step([9.0, 1.0, 3.0]) == 1
