@@ -128,16 +128,21 @@ class Collected:
         annotations = sorted(
             {Annotation(name, (a - origin) / 1e9, (b - origin) / 1e9) for name, a, b in self.annotations}, key=lambda x: x[1:]
         )
+        lost_s = tuple(
+            _seconds(raw, origin)[0] for raw, kind in zip(self.calls, kinds, strict=True) if kind is None and _launches(raw.name)
+        )
         origin_ns = origin + self.base_ns
         called = operator_tree(self.operators, threads, calls, external, origin, self.properties, self.modules)
         memory = tuple(change for _, change in sorted(self.memory, key=itemgetter(0)))
         return Recording(
-            source, tuple(works), tuple(calls), syncs, tuple(annotations), origin_ns, self.rank, self.world, tuple(notes), called, memory
-        )
+            source, tuple(works), tuple(calls), syncs, tuple(annotations), origin_ns, self.rank, self.world, tuple(notes), called, memory,
+            lost_s,
+        )  # fmt: skip
 
     def _drop_strays(self, notes: list[str]) -> None:
-        """Leave out events more than a day away from the median work: their clock was reset, or they have none."""
-        middle = sorted(raw.start_ns for raw in self.works)[len(self.works) // 2]
+        """Leave out events more than a day away from the median work or call: their clock was reset, or they have none."""
+        starts_ns = sorted(raw.start_ns for raw in (*self.works, *self.calls))
+        middle = starts_ns[len(starts_ns) // 2]
         total = len(self.works) + len(self.calls)
         self.works = [raw for raw in self.works if abs(raw.start_ns - middle) <= DAY_NS]
         self.calls = [raw for raw in self.calls if abs(raw.start_ns - middle) <= DAY_NS]
@@ -161,6 +166,11 @@ def call_kind(name: str, has_work: bool) -> CallKind | None:
     if has_work:
         return CallKind.LAUNCH
     return _KINDS.get(plain_call(_PREFIX.sub("", name[:_LONGEST_CALL])))
+
+
+def _launches(name: str) -> bool:
+    """Whether a call launches one kernel: cudaLaunchKernel, cuLaunchKernelEx, hipExtModuleLaunchKernel."""
+    return "LaunchKernel" in name
 
 
 def plain_call(name: str) -> str:

@@ -8,7 +8,7 @@ Device work belongs to the iteration that launched it, since the host may be mor
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from statistics import median
@@ -16,11 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traces.formats.recording import STEP_RANGE, Recording, Work, by_lane
+from traces.formats.recording import STEP_RANGE, CallKind, Recording, Work, by_lane
 
 _PROFILER, _RANGE = re.compile(r"^ProfilerStep#\d+$"), re.compile(rf"^{STEP_RANGE}")
 #: No more pattern lengths are collected once there are this many; and the share of kernels that must repeat.
 MOST_CANDIDATES, SAME_SHARE = 64, 0.95
+#: An iteration that lost this share of its kernels does not count; how many of these a note names.
+LOST_SHARE, MOST_NAMED = 0.05, 3
 #: The iteration number of work that was launched before the first iteration.
 BEFORE = -1
 #: The name of the only iteration of a recording in which nothing repeats.
@@ -61,7 +63,29 @@ def find(recording: Recording) -> Iterations:
             break
         empty += [source] if windows else []
     lacking = f" (no device work was launched in the {' and '.join(empty)})" if empty else ""
-    return Iterations(tuple(name for name, _, _ in windows), of_work, tuple(at(call.start_s) for call in recording.calls), source + lacking)
+    found = Iterations(
+        tuple(name for name, _, _ in windows), of_work, tuple(at(call.start_s) for call in recording.calls), source + lacking
+    )
+    return _without_lost(found, Counter(map(at, recording.lost_s)))
+
+
+def _without_lost(found: Iterations, lost: Mapping[int, int]) -> Iterations:
+    """Return the longest run of iterations whose kernels were recorded; all, if there is none. `lost`: kernels that were not, by iteration.
+
+    What was launched before that run or after it counts as before the first iteration or after the last.
+    """
+    recorded = Counter(found.of_work)
+    torn = [number for number in range(len(found.names)) if lost[number] >= LOST_SHARE * (lost[number] + recorded[number]) > 0]
+    begin, end = max(pairwise([-1, *torn, len(found.names)]), key=lambda each: each[1] - each[0])
+    if not torn or end - begin < 2:
+        return found
+    words = ", ".join(f"{found.names[number]} ({lost[number]} of {lost[number] + recorded[number]})" for number in torn[:MOST_NAMED])
+    more = f" and {len(torn) - MOST_NAMED} more" if len(torn) > MOST_NAMED else ""
+    of_work, of_call = (
+        tuple(min(max(number - begin - 1, BEFORE), end - begin - 1) for number in each) for each in (found.of_work, found.of_call)
+    )
+    source = f"{found.source}; kernels were lost, so that these do not count: {words}{more}"
+    return Iterations(found.names[begin + 1 : end], of_work, of_call, source)
 
 
 def _lookup(windows: Sequence[tuple[str, float, float]]) -> Callable[[float], int]:
@@ -78,18 +102,23 @@ def _lookup(windows: Sequence[tuple[str, float, float]]) -> Callable[[float], in
 def _launch_times(recording: Recording) -> list[float]:
     """The launch time of each `Work`. One without a recorded launch has the launch time of the one before it in its stream.
 
-    If no launch was recorded at all, the launch times are the start times.
+    If its stream had been idle since the host last waited for the device, it was launched just before it started. If no launch was recorded
+    at all, the launch times are the start times.
     """
     works, calls = recording.works, recording.calls
     if recording.unmatched == len(works):
         return [work.start_s for work in works]
     launch_times = [float("-inf")] * len(works)
+    waited_s = [call.end_s for call in calls if call.kind in (CallKind.DEVICE_SYNC, CallKind.STREAM_SYNC)]
     for members in by_lane(works).values():
-        latest = float("-inf")
+        latest, ended_s = float("-inf"), float("-inf")
         for index in members:
-            if works[index].call >= 0:
-                latest = max(latest, calls[works[index].call].start_s)
-            launch_times[index] = latest
+            work = works[index]
+            if work.call >= 0:
+                latest = max(latest, calls[work.call].start_s)
+            elif bisect_right(waited_s, work.start_s) > bisect_right(waited_s, ended_s):
+                latest = max(latest, work.start_s)
+            launch_times[index], ended_s = latest, max(ended_s, work.end_s)
     return launch_times
 
 

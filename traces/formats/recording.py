@@ -272,7 +272,8 @@ class Recording:
     """The trace of one rank. `works` are in order of (start, device, stream), `calls` in order of start.
 
     `syncs` are by index of the call. `world_size` is the number of ranks of the job, 1 if unknown. `notes` are one line each. `operators`:
-    the ops that the host called. `memory`: the changes of GPUs' memories, in order of time.
+    the ops that the host called. `memory`: the changes of GPUs' memories, in order of time. `lost_s`: when kernels were launched of which
+    the trace has no record, or none with a usable time.
     """
 
     source: str
@@ -286,6 +287,7 @@ class Recording:
     notes: tuple[str, ...] = ()
     operators: Operators = field(default_factory=Operators)
     memory: tuple[MemoryChange, ...] = ()
+    lost_s: tuple[float, ...] = ()
 
     @property
     def unmatched(self) -> int:

@@ -338,6 +338,39 @@ def test_iterations_by_the_repeating_pattern_of_kernels(tmp_path):
     assert [divided.of_work.count(step) for step in (-1, 0, 1, 2)] == [2, 20, 20, 20]
 
 
+def four_steps() -> Trace:
+    """A trace of steps of 100 us: three kernels, for which the host waits."""
+    trace = Trace()
+    for step in range(4):
+        trace.annotate(f"ProfilerStep#{step}", step * 100, 99)
+        for i in range(3):
+            trace.kernel("k", step * 100 + i * 5, step * 100 + 8 + i * 20, 19, call=2)
+        trace.call("cudaDeviceSynchronize", step * 100 + 20, 60)
+    return trace
+
+
+def test_a_step_that_lost_kernels_does_not_count(tmp_path):
+    """The profiler had no room for some kernels of the third step, and wrote no times for those of the fourth."""
+    trace = four_steps()
+    kernels = [event for event in trace.events if event["cat"] == "kernel"]
+    trace.events.remove(kernels[7])
+    for event in kernels[9:]:
+        event["ts"] = -4e14
+    divided = iterations.find(load(trace, tmp_path))
+    assert divided.names == ("ProfilerStep#0", "ProfilerStep#1")
+    assert divided.of_work == (0, 0, 0, 1, 1, 1, 2, 2)
+    assert divided.source.endswith("so that these do not count: ProfilerStep#2 (1 of 3), ProfilerStep#3 (3 of 3)")
+
+
+@pytest.mark.parametrize("lost", [[3], [5, 6, 9], [6, 7, 8, 9, 10, 11]])
+def test_work_whose_launch_was_not_recorded_belongs_to_the_step_in_which_the_device_was_idle_before_it(tmp_path, lost):
+    trace = four_steps()
+    launches = [event for event in trace.events if event["name"] == "cudaLaunchKernel"]
+    for number in lost:
+        trace.events.remove(launches[number])
+    assert iterations.find(load(trace, tmp_path)).of_work == (0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3)
+
+
 def layers(passes: int, number: int) -> Trace:
     """A trace of forward passes of 100 us, each of equal layers of three kernels."""
     trace = Trace()

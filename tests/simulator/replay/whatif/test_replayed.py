@@ -362,6 +362,13 @@ def test_layers_of_one_pass_are_one_step():
 
 
 @needs_cases
+def test_a_step_that_lost_half_of_its_kernels_is_neither_the_median_nor_its_measure():
+    result = replayed([CASES / "traces" / "10_second_half_at_zero.json"]).result
+    assert result.steps[result.median_step].measured_s == pytest.approx(9.05e-3, rel=0.01)
+    assert ([step.name for step in result.steps], result.slow_steps) == (["ProfilerStep#0", "ProfilerStep#1"], ())
+
+
+@needs_cases
 def test_collectives_of_serving_engines_are_communication():
     result = replayed([CASES / "traces" / "11_communication_by_name.json"]).result
     assert result.gpu_period_measured_s == pytest.approx(9.05e-3, rel=0.01)
