@@ -31,7 +31,7 @@ _MOST_FAULTS = 10_000
 #: Digits of the version of a schema.
 _LONGEST_VERSION = 9
 #: Bytes of a document that say what it is.
-_HEAD_BYTES = 200
+_HEAD_BYTES = 512
 #: A number that may be too large for a float or for 64 bits, and an escape that may be half a character.
 _LONG_NUMBER = re.compile(rb"(?<!\d)\d{19}|[eE]\+?\d{3}")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -244,14 +244,39 @@ def check_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, "it is a device or a pipe, not a file", str(path))
 
 
+#: How files begin that are not read, what they are, and what to do.
+_FOREIGN = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the file itself: fetch that with git lfs pull"),
+    (b"PK\x03\x04", "a zip archive: unpack it"),
+    (b"\xfd7zXZ\x00", "compressed with xz: decompress it, or use gzip"),
+    (b"BZh", "compressed with bzip2: decompress it, or use gzip"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd: decompress it, or use gzip"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive: unpack it"),
+    (b"<!DOCTYPE html", "a web page: fetch the file itself"),
+    (b"<html", "a web page: fetch the file itself"),
+)
+#: Where a tar archive says that it is one.
+_TAR = slice(257, 262), b"ustar"
+
+
+def _check_known(head: bytes, path: Path) -> None:
+    """Raise OSError if a file that begins with `head` is of a kind that is never read, such as an archive."""
+    kinds = (kind for magic, kind in _FOREIGN if head[: len(magic)].lower() == magic.lower())
+    kind = "a tar archive: unpack it" if head[_TAR[0]] == _TAR[1] else next(kinds, None)
+    if kind is not None:
+        raise OSError(errno.EINVAL, f"it is {kind}", str(path))
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[BufferedIOBase]:
-    """The bytes of a file, decompressed if it is gzip (recognized by its first bytes). Raises as `check_regular` does."""
+    """The bytes of a file, decompressed if it is gzip (recognized by its first bytes). Raises as `check_regular` does, and OSError for an
+    archive and the like."""
     check_regular(path)
     with path.open("rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         with gzip.GzipFile(fileobj=raw) if packed else raw as file:
+            _check_known(file.peek(_HEAD_BYTES), path)
             yield file
 
 

@@ -1,13 +1,16 @@
 """Writing files: in one step, through links, into devices and pipes, with the umask's permissions."""
 
+import bz2
+import gzip
+import lzma
 import os
 import stat
 import threading
 
 import pytest
 
-from traces.errors import SchedcastError
-from traces.files import check_writable, read_document, starts_with_schema, write_atomic, write_json
+from traces.errors import SchedcastError, UnusableFileError
+from traces.files import check_writable, read_document, read_json, read_text, starts_with_schema, write_atomic, write_json
 
 
 def mode(path) -> int:
@@ -48,6 +51,25 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path):
         write_atomic(place, "new")
         assert (place.is_symlink(), place.read_text()) == (True, "new")
     assert sorted(os.listdir(tmp_path / "far")) == ["later.json", "t.json"]
+
+
+ARCHIVES = {
+    "Git LFS pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n",
+    "zip archive": b"PK\x03\x04" + bytes(30),
+    "xz": lzma.compress(b"{}"),
+    "bzip2": bz2.compress(b"{}"),
+    "tar archive": gzip.compress(bytes(257) + b"ustar" + bytes(250)),
+    "web page": b"<!doctype HTML><html>",
+}
+
+
+@pytest.mark.parametrize("kind", ARCHIVES)
+def test_a_file_of_another_kind_is_refused_for_what_it_is(tmp_path, kind):
+    path = tmp_path / "plan.json"
+    path.write_bytes(ARCHIVES[kind])
+    for read in (read_json, read_text):
+        with pytest.raises(UnusableFileError, match=f"it is .*{kind}"):
+            read(path, "plan")
 
 
 def test_a_device_is_written_in_place():

@@ -25,7 +25,8 @@ from traces.formats.recording import (
     operator_tree,
 )
 
-_PREFIX = re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
+#: Of CUDA's runtime and driver, HIP, SYCL's unified runtime and plugin interface, and Level Zero.
+_PREFIX = re.compile(r"^(cuda|hip|cu|ur|pi|ze)(?=[A-Z])")
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 #: No recording is longer than this.
 DAY_NS = 86_400 * 10**9
@@ -46,6 +47,11 @@ _KINDS = {
     "CtxSynchronize": CallKind.DEVICE_SYNC,
     "Free": CallKind.DEVICE_SYNC,  # cudaFree waits for the device
     "MemFree": CallKind.DEVICE_SYNC,
+    "QueueFinish": CallKind.STREAM_SYNC,
+    "CommandQueueSynchronize": CallKind.STREAM_SYNC,
+    "EventWait": CallKind.EVENT_SYNC,
+    "EventsWait": CallKind.EVENT_SYNC,
+    "EventHostSynchronize": CallKind.EVENT_SYNC,
 }  # fmt: skip
 
 
@@ -66,7 +72,10 @@ class RawCall(NamedTuple):
 
 
 class Collected:
-    """Device work, calls, operators and annotations of one process. `base_ns` is added to all times; `damaged` counts what had none."""
+    """Device work, calls, operators and annotations of one process. `base_ns` is added to all times; `damaged` counts what had none.
+
+    `notes`: what to say about the file, a line each.
+    """
 
     def __init__(self, rank: int = 0, world: int = 1):
         self.works: list[RawWork] = []
@@ -79,6 +88,7 @@ class Collected:
         self.properties: dict[int, dict[str, Any]] = {}
         self.base_ns, self.rank, self.world = 0, rank, world
         self.damaged = 0
+        self.notes: list[str] = []
         self._names: dict[str, str] = {}  # each name is kept once
 
     def check(self, path: object) -> None:
@@ -100,7 +110,7 @@ class Collected:
 
     def recording(self, source: str) -> Recording:
         """The recording: work joined to its launches, in order of time."""
-        notes = [f"{self.damaged} events without usable times were left out"] if self.damaged else []
+        notes = [*self.notes, *([f"{self.damaged} events without usable times were left out"] if self.damaged else [])]
         self._drop_strays(notes)
         self.works.sort(key=lambda raw: (raw.start_ns, raw.end_ns, raw.work.lane))
         self.calls.sort(key=lambda raw: (raw.start_ns, -raw.end_ns))

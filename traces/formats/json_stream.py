@@ -9,7 +9,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,25 @@ LARGEST_ITEM = 1 << 26
 #: Bytes of text after decompression, and items of the array, at most: several times a long recording, and about half a minute of reading.
 LARGEST_TEXT, MOST_ITEMS = 1 << 30, 10_000_000
 _BLANKS = re.compile(r"[ \t\r\n]*")
+#: Numbers that C++ prints and JSON lacks, as Kineto writes them; in a text, behind any string before them.
+_NOT_FINITE = re.compile(r"-?(?:inf|nan)\b")
+_STRING_OR_NOT_FINITE = re.compile(rf'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|{_NOT_FINITE.pattern}', re.DOTALL)
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def items(path: Path | str, array: str, what: str) -> Iterator[tuple[str, Any]]:
+def items(path: Path | str, array: str, what: str, cut: Callable[[int], None] | None = None) -> Iterator[tuple[str, Any]]:
     """Yield (key, value) for the top-level entries of a document, and (array, item) for every item of the entry `array`, in file order.
 
-    A document that is a list counts as that array. Numbers with a fraction are returned as text, so that no digit is lost. `what` is the
-    kind of file that messages name. Raises UnusableFileError if the file is missing, unreadable, damaged, truncated or too large.
+    A document that is a list counts as that array. Numbers with a fraction are returned as text, so that no digit is lost; so are numbers
+    that are not finite, as JSON does not have them. `what` is the kind of file that messages name. `cut`: called with the number of items
+    if the file ends after a whole item, without the closing brackets.
+
+    Raises UnusableFileError if the file is missing, unreadable, damaged, truncated (also without its brackets if there is no `cut`) or too
+    large.
     """
     try:
         with opened(Path(path)) as file:
-            yield from _Reader(file, array).document()
+            yield from _Reader(file, array, cut).document()
     except FileNotFoundError as error:
         raise UnusableFileError(f"no {what} at {path}; check the name") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -44,18 +52,21 @@ def items(path: Path | str, array: str, what: str) -> Iterator[tuple[str, Any]]:
     except TooLargeError as error:
         raise UnusableFileError(f"{what} {path} holds {error}; record fewer steps") from error
     except ValueError as error:
-        raise UnusableFileError(f"{what} {path} is not valid JSON ({error}); it may be truncated, make it again") from error
+        raise UnusableFileError(f"{what} {path} is not valid JSON ({error}); make or fetch it again") from error
 
 
 class _Reader:
     """A window over the text that begins with the first unused character."""
 
-    def __init__(self, file: BufferedIOBase, array: str):
-        self._file, self._array = file, array
-        self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
+    def __init__(self, file: BufferedIOBase, array: str, cut: Callable[[int], None] | None):
+        self._file, self._array, self._cut = file, array, cut
+        self._decoder: codecs.IncrementalDecoder | None = None
         self._scan = json.JSONDecoder(parse_float=str, parse_constant=str, strict=False).raw_decode
         self._text, self._at, self._ended = "", 0, False
         self._read_bytes = 0
+        self._lines, self._columns = 0, 0  # before the window: whole lines, and characters of the line in which it begins
+        self._whole = 0  # items of the array
+        self._has_not_finite = self._lacks_end = False
 
     def document(self) -> Iterator[tuple[str, Any]]:
         first = self._peek()
@@ -64,14 +75,24 @@ class _Reader:
         elif first == "{":
             yield from self._entries()
         else:
-            raise ValueError(f"expected {{ or [ at the start, found {first[:1]!r}" if first else "it is empty")
+            raise self._fault(f"expected {{ or [ at the start, found {first[:1]!r}") if first else ValueError("it is empty")
         if self._peek():
-            raise ValueError("there is more after its end")
+            raise self._fault("there is more after its end")
+        if self._lacks_end and self._cut is not None:
+            self._cut(self._whole)
+
+    def _fault(self, what: str, at: int | None = None) -> ValueError:
+        """The error for a place in the window, by default the next character."""
+        at = self._at if at is None else at
+        line_start = self._text.rfind("\n", 0, at) + 1
+        column = at - line_start + (0 if line_start else self._columns)
+        line = self._lines + self._text.count("\n", 0, at)
+        return ValueError(f"line {line + 1:,}, column {column + 1:,}, after {self._whole:,} whole items of {self._array}: {what}")
 
     def _entries(self) -> Iterator[tuple[str, Any]]:
         for key in self._values("}"):
             if not isinstance(key, str):
-                raise ValueError("a name in its outermost object is not a string")
+                raise self._fault("a name in its outermost object is not a string")
             self._expect(":")
             if key == self._array and self._peek() == "[":
                 yield from self._items()
@@ -82,6 +103,7 @@ class _Reader:
         for count, item in enumerate(self._values("]")):
             if count >= MOST_ITEMS:
                 raise TooLargeError(f"more than {MOST_ITEMS:,} entries in {self._array}")
+            self._whole += 1
             yield self._array, item
 
     def _values(self, closing: str) -> Iterator[Any]:
@@ -93,15 +115,21 @@ class _Reader:
         while True:
             yield self._value()
             mark = self._peek()
+            if mark not in ("", ",", closing):
+                raise self._fault(f"expected , or {closing}, found {mark!r}")
             self._at += 1
             if mark == closing:
                 return
-            if mark != ",":
-                raise ValueError(f"expected , or {closing}, found {mark!r}" if mark else "it ends too early")
+            if not self._peek():
+                if self._cut is None or not self._whole:
+                    raise self._fault("it ends too early")
+                self._lacks_end = True
+                return
 
     def _expect(self, mark: str) -> None:
-        if self._peek() != mark:
-            raise ValueError(f"expected {mark!r}")
+        found = self._peek()
+        if found != mark:
+            raise self._fault(f"expected {mark!r}, found {found!r}" if found else "it ends too early")
         self._at += 1
 
     def _peek(self) -> str:
@@ -123,10 +151,18 @@ class _Reader:
                     self._at = end
                     return value
             except json.JSONDecodeError as error:
+                if not self._has_not_finite and _NOT_FINITE.match(self._text, error.pos):
+                    self._has_not_finite = True
+                    self._text, self._at = _with_constants(self._text[self._at :]), self._skip()
+                    continue
+                if error.msg.startswith("Invalid \\escape"):
+                    shown = self._text[error.pos : error.pos + 20]
+                    raise self._fault(f"a backslash must be doubled, as in Windows paths: {shown!r}", error.pos) from error
                 if self._ended:
-                    raise ValueError(error.msg) from error
+                    early = error.pos >= len(self._text) or error.msg.startswith("Unterminated")
+                    raise self._fault("it ends within a value" if early else error.msg.lower(), error.pos) from error
                 if len(self._text) - self._at > LARGEST_ITEM:
-                    raise ValueError(f"no end of a value within {LARGEST_ITEM >> 20} MB: {error.msg}") from error
+                    raise self._fault(f"no end of a value within {LARGEST_ITEM >> 20} MB: {error.msg.lower()}") from error
             self._fill(wanted)
             wanted *= 2
 
@@ -139,6 +175,23 @@ class _Reader:
         self._read_bytes += len(data)
         if self._read_bytes > LARGEST_TEXT:
             raise TooLargeError(f"more than {LARGEST_TEXT >> 20} MiB of text")
-        self._text = self._text[self._at :] + self._decode(data, self._ended)
-        self._at = 0
+        if self._decoder is None:
+            encoding = "utf-16" if data.startswith(_UTF_16) else "utf-8-sig"
+            self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+        text = self._text[self._at :] + self._decoder.decode(data, self._ended)
+        self._skip()
+        self._text = _with_constants(text) if self._has_not_finite else text
         return not self._ended
+
+    def _skip(self) -> int:
+        """Count the used characters of the window, which are dropped, and return where the window then begins."""
+        lines = self._text.count("\n", 0, self._at)
+        self._columns = self._at - self._text.rfind("\n", 0, self._at) - 1 if lines else self._columns + self._at
+        self._lines += lines
+        self._at = 0
+        return 0
+
+
+def _with_constants(text: str) -> str:
+    """Write numbers that are not finite, outside of strings, as Python's JSON reads them, in as many characters."""
+    return _STRING_OR_NOT_FINITE.sub(lambda found: found[0] if found[0].startswith('"') else "NaN".rjust(len(found[0])), text)

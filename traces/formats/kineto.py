@@ -4,6 +4,7 @@ Four kinds of events are used: device work (kernels, copies, sets), calls of the
 (profiler steps, optimizer steps). Python frames and flow arrows are skipped while streaming, because correlation ids join work to launches.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,13 @@ from traces.formats.recording import (
 )
 
 _DEVICE = {"kernel": KERNEL, "gpu_memcpy": MEMCPY, "memcpy": MEMCPY, "gpu_memset": MEMSET, "memset": MEMSET}
-_HOST = frozenset({"cuda_runtime", "runtime", "cuda_driver", "hip_runtime"})
+#: How the categories of host calls end: cuda_runtime, cuda_driver, hip_runtime, xpu_runtime, privateuse1_runtime, ...
+_HOST = ("runtime", "_driver")
+#: Parts of the names of calls that launch a kernel or a graph.
+_LAUNCH = re.compile("LaunchKernel|KernelLaunch|GraphLaunch")
+#: No clock of microseconds says more than this (the year 5138), and no recording has this many launches that all take longer than this:
+#: such times are nanoseconds.
+_LATEST_US, _LAUNCHES, _LONGEST_LAUNCH_NS = 1e17, 10, 1_000_000
 
 
 def load_trace(path: Path | str) -> Recording:
@@ -37,22 +44,46 @@ def load_trace(path: Path | str) -> Recording:
     Raises UnusableFileError if the file is missing, damaged, not a profiler trace, or without device work.
     """
     reader = _Events()
-    for key, item in items(path, "traceEvents", "trace"):
+    for key, item in items(path, "traceEvents", "trace", reader.ends_early):
         reader.add(key, item)
         reader.check(path)
     if not reader.events:
         raise UnusableFileError(f"{path} is not a profiler trace (no traceEvents in it); export one with torch.profiler")
+    if reader.in_nanoseconds():
+        raise UnusableFileError(f"trace {path} has times in nanoseconds; the format has microseconds: divide ts and dur by 1000")
     if not reader.works:
-        raise UnusableFileError(
-            f"trace {path} has {reader.events} events but no GPU work; record with ProfilerActivity.CUDA, on a machine with a GPU"
-        )
+        raise UnusableFileError(f"trace {path} has {reader.events} events but no GPU work; {reader.without_work()}")
     return reader.recording(str(path))
 
 
 class _Events(Collected):
     def __init__(self):
         super().__init__()
-        self.events = 0
+        self.events = self._begins = 0
+        self._latest_us = 0.0
+
+    def ends_early(self, events: int) -> None:
+        """Note that the file lacks what follows its events."""
+        self.notes.append(f"the file lacks its end: its {events:,} whole events were read, and what followed them is not known")
+
+    def in_nanoseconds(self) -> bool:
+        """Whether the times can be no microseconds."""
+        launches_ns = [call.end_ns - call.start_ns for call in self.calls if _LAUNCH.search(call.name)]
+        return (not self.works and self._latest_us > _LATEST_US) or (
+            len(launches_ns) >= _LAUNCHES and min(launches_ns) > _LONGEST_LAUNCH_NS
+        )
+
+    def without_work(self) -> str:
+        """What to do about a trace without GPU work, from what else it has."""
+        launches = sum(_LAUNCH.search(call.name) is not None for call in self.calls)
+        if launches:
+            return (
+                f"its {launches:,} launches show that a GPU ran, but that the profiler was not allowed to record it: only one profiler may"
+                " use CUPTI at a time, and containers and WSL may need permission; record again where kernels are in the trace"
+            )
+        if self._begins:
+            return f"{self._begins:,} are begins (ph B) of pairs; expected torch.profiler's complete events (ph X)"
+        return "record with ProfilerActivity.CUDA (XPU, ...), on a machine with a GPU"
 
     def add(self, key: str, item: Any) -> None:
         """Add a top-level entry, or an event."""
@@ -61,6 +92,8 @@ class _Events(Collected):
                 self.events += 1
                 if item.get("ph") == "X":
                     self._event(item)
+                elif item.get("ph") == "B":
+                    self._begins += 1
                 elif item.get("name") == MEMORY:
                     self._memory_changed(item)
         elif key == "baseTimeNanoseconds":
@@ -80,7 +113,7 @@ class _Events(Collected):
         if not isinstance(name, str) or not isinstance(category, str):
             return
         category = category.lower()
-        on_device, on_host = category in _DEVICE, category in _HOST
+        on_device, on_host = category in _DEVICE, category.endswith(_HOST)
         is_operator = category in CATEGORIES
         is_module = category == "python_function" and name.startswith(MODULE)
         if not (on_device or on_host or is_operator or is_module or category == "cuda_sync" or STEP.match(name)):
@@ -88,6 +121,7 @@ class _Events(Collected):
         name = self.name(name)
         start, length = _nanoseconds(event.get("ts")), _nanoseconds(event.get("dur", 0))
         if start is None or length is None or not 0 <= length <= DAY_NS:
+            self._latest_us = max(self._latest_us, _number(event.get("ts")))
             self.damaged += 1
             return
         args = event.get("args")
@@ -134,6 +168,14 @@ def _work(event: dict, args: dict, name: str, category: str) -> Work:
 def _label(number: Any) -> int | str:
     """The number or name of a process or thread; "" if it is neither."""
     return number[:LONGEST_NUMBER] if isinstance(number, str) else number if isinstance(number, int) else ""
+
+
+def _number(content: Any) -> float:
+    """The number in `content`; 0 for anything else."""
+    try:
+        return float(content) if isinstance(content, int | str) else 0.0
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def _nanoseconds(microseconds: Any) -> int | None:

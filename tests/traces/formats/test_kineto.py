@@ -3,10 +3,12 @@
 import gzip
 import json
 import tracemalloc
+from itertools import pairwise
 
 import pytest
 
 from tests.support.kineto_traces import Trace
+from tests.support.shared_data import shared_folder
 from traces.errors import UnusableFileError
 from traces.formats import collected, iterations, json_stream, synchronization
 from traces.formats.kineto import load_trace
@@ -150,6 +152,7 @@ def test_streaming_reads_what_json_reads(tmp_path, monkeypatch, size):
 
 
 NO_GPU = {"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1, "dur": 1}]}
+LAUNCH = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1, "dur": 5}
 BAD = {
     "empty": (b"", "it is empty"),
     "not JSON": (b"hello", "not valid JSON"),
@@ -158,8 +161,13 @@ BAD = {
     "no events": (b'{"traceEvents": []}', "not a profiler trace"),
     "events of another kind": (b'{"traceEvents": 7}', "not a profiler trace"),
     "no GPU work": (json.dumps(NO_GPU).encode(), "no GPU work"),
-    "truncated": (json.dumps(simple().document()).encode()[:-30], "may be truncated"),
-    "truncated in an event": (json.dumps(simple().document()).encode()[:300], "may be truncated"),
+    "truncated": (json.dumps(simple().document()).encode()[:-30], "after 6 whole items of traceEvents: expected ':'|it ends"),
+    "truncated in an event": (json.dumps(simple().document(), indent=1).encode()[:500], r"line 34, column 8, .* 1 whole .*it ends"),
+    "a path of Windows": (b'[{"ph": "X",\n "name": "C:\\Users"}]', r"line 2, column 13, after 0 whole .*backslash must be doubled.*Users"),
+    "pairs of begins and ends": (b'[{"ph": "B", "cat": "kernel", "ts": 1}, {"ph": "E", "ts": 2}]', "no GPU work; 1 are begins"),
+    "a kernel in nanoseconds": (b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1700000000000000000, "dur": 9}]', "in nanoseconds"),
+    "launches in nanoseconds": (json.dumps([LAUNCH | {"dur": 4000 + i} for i in range(20)]).encode(), "in nanoseconds"),
+    "launches alone": (json.dumps([LAUNCH] * 20).encode(), "no GPU work; its 20 launches"),
     "two documents": (json.dumps(simple().document()).encode() * 2, "more after its end"),
     "truncated gzip": (gzip.compress(json.dumps(simple().document()).encode())[:-20], "damaged gzip"),
     "bad gzip": (b"\x1f\x8b" + b"x" * 100, "damaged gzip"),
@@ -175,6 +183,63 @@ def test_bad_input_gives_one_line(tmp_path, name):
     path.write_bytes(content)
     with pytest.raises(UnusableFileError, match=expected):
         load_trace(path)
+
+
+def test_a_file_that_lacks_only_its_end_is_read_with_a_note(tmp_path):
+    path = tmp_path / "trace.json"
+    events = json.dumps(simple().document()["traceEvents"])
+    for end in (events[:-1], f'{{"traceEvents": {events[:-1]}', f'{{"traceEvents": {events}', events[:-1] + ", "):
+        path.write_text(end)
+        recording = load_trace(path)
+        assert len(recording.works) == 3
+        assert recording.notes == ("the file lacks its end: its 6 whole events were read, and what followed them is not known",)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_is_read(tmp_path, encoding):
+    path = tmp_path / "trace.json"
+    path.write_bytes(("\ufeff" + json.dumps(simple().document())).encode(encoding))
+    assert load_trace(path).works == load(simple(), tmp_path).works
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_numbers_that_are_not_finite_are_text(tmp_path, monkeypatch, size):
+    """Kineto prints C++'s inf, nan and -nan; what stands in strings stays."""
+    monkeypatch.setattr(json_stream, "CHUNK_BYTES", size)
+    path = tmp_path / "d.json"
+    path.write_text(r'[{"a": inf, "inf": [-nan, nan,-inf]}, {"b": "\" nan, inf"}, NaN]')
+    assert [item for _, item in json_stream.items(path, "traceEvents", "trace")] == [
+        {"a": "NaN", "inf": ["NaN"] * 3}, {"b": '" nan, inf'}, "NaN",
+    ]  # fmt: skip
+
+
+def test_launches_of_other_accelerators_are_known(tmp_path):
+    trace = Trace()
+    trace.work("k", 10, 10, trace.call("urEnqueueKernelLaunch", 0, 5, cat="xpu_runtime"))
+    trace.call("urQueueFinish", 6, 20, cat="xpu_runtime")
+    trace.call("urEventWait", 30, 1, cat="xpu_runtime")
+    recording = load(trace, tmp_path)
+    assert (recording.unmatched, [c.kind for c in recording.calls]) == (0, [CallKind.LAUNCH, CallKind.STREAM_SYNC, CallKind.EVENT_SYNC])
+
+
+CASES = shared_folder("cases")
+
+
+@pytest.mark.skipif(CASES is None, reason="the shared cases are not there")
+@pytest.mark.parametrize("name", ["09_utf16", "09_inf_nan", "09_only_the_end_is_missing", "14_xpu"])
+def test_unusual_files_of_others_are_read(name):
+    recording = load_trace(CASES / "traces" / f"{name}.json")
+    steps = iterations.find(recording).of_work
+    ends = [max(work.end_s for work, step in zip(recording.works, steps, strict=True) if step == number) for number in range(5)]
+    assert (len(recording.works), recording.unmatched) == (100, 0)
+    assert [round(1e3 * (after - before), 2) for before, after in pairwise(ends)] == [9.05] * 4
+
+
+@pytest.mark.skipif(CASES is None, reason="the shared cases are not there")
+@pytest.mark.parametrize(("name", "says"), [("git_lfs_pointer", "git lfs pull"), ("launches_without_kernels", "its 100 launches show")])
+def test_unusable_files_of_others_are_refused_for_what_they_are(name, says):
+    with pytest.raises(UnusableFileError, match=says):
+        load_trace(CASES / "traces" / f"09_{name}.json")
 
 
 def test_missing_file_and_folder(tmp_path):
