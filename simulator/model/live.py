@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from simulator.model.built import mapped, tensors_of
+from simulator.model.built import check_hooks, mapped, tensors_of
 from simulator.model.capture.repetition import PythonDraws
 from simulator.model.factory import LIVE, Factory
+from simulator.model.fingerprint import content, fingerprint
 from simulator.model.user_code import brief
 from traces.errors import Code, SchedcastError
 
@@ -33,7 +34,9 @@ def live_factory(
     batch: int | None = None,
     step: Callable[[torch.nn.Module, Any], torch.Tensor] | None = None,
 ) -> tuple[Factory, int]:
-    """Return the factory of a live module, and the samples of its batch. It is the one made before if nothing has changed since.
+    """Return the factory of a live module, and the samples of its batch.
+
+    It is the one made before if it is certain that nothing has changed since of what a capture depends on (`simulator.model.fingerprint`).
 
     `inputs`, `target`: a tensor, or a tuple, mapping or dataclass of them, on any device. `loss(output, target)` is a scalar; by default
     that of `default_loss`. `batch`: the number of samples, by default the most frequent extent of dimension 0. The tensors of another
@@ -42,13 +45,12 @@ def live_factory(
     Raises SchedcastError if the number of samples is not known.
     """
     samples = _samples(inputs, target) if batch is None else batch
-    shapes = tuple((name, tuple(t.shape), t.dtype) for name, t in (*tensors_of(inputs, "input"), *tensors_of(target, "target")))
-    facts = (_structure(module), shapes, loss, step, samples)
+    facts = fingerprint(module, mapped((inputs, target), torch.Tensor.detach), loss, step, samples)
     for known in list(_FACTORIES.values()):
-        if isinstance(known.call, _Copies) and known.call.is_of(module, facts):
+        if isinstance(known.call, _Copies) and known.call.is_of(module, facts, (inputs, target)):
             return known, samples
-    own_inputs, own_target = mapped((inputs, target), lambda tensor: tensor.detach().cpu())
-    call = _Copies(weakref.ref(module), facts, own_inputs, own_target, loss, samples, step)
+    own_batch = mapped((inputs, target), lambda tensor: tensor.detach().cpu())
+    call = _Copies(weakref.ref(module), facts, own_batch, loss, samples, step)
     factory = Factory(f"{LIVE}{type(module).__name__}-{next(_NUMBERS)}", call, None, repeats=True, kept={})
     factory.returned.set()
     factory.checked.set()
@@ -89,18 +91,31 @@ class _Copies:
     """Makes copies of a live module, with its batch or another one."""
 
     def __init__(
-        self, module: Callable[[], torch.nn.Module | None], facts: tuple, inputs: Any, target: Any, loss: Any, samples: int, step: Any
+        self,
+        module: Callable[[], torch.nn.Module | None],
+        facts: tuple | None,
+        batch: tuple[Any, Any],
+        loss: Any,
+        samples: int,
+        step: Any,
     ):
-        self._module, self._facts, self._batch = module, facts, (inputs, target)
+        """`facts`: what a capture depends on; None if that is not certain."""
+        self._module, self._facts, self._batch = module, facts, batch
         self._loss, self._samples, self._step = loss, samples, step
+        self._read: bytes | None = None  # a hash of the numbers that a capture may have read
 
-    def is_of(self, module: torch.nn.Module, facts: tuple) -> bool:
-        return self._module() is module and self._facts == facts
+    def is_of(self, module: torch.nn.Module, facts: tuple | None, batch: Any) -> bool:
+        """Whether copies of `module` with the numbers of `batch` would be captured as before."""
+        if self._module() is not module or facts is None or self._facts != facts:
+            return False
+        return self._read is None or self._read == _readable(module, batch)
 
     def __call__(self, batch: int) -> tuple:
         module = self._module()
         if module is None:
             raise SchedcastError("the module no longer exists; expected it to live as long as what is asked of it; keep it", Code.MODEL)
+        if type(torch.empty(0)) is torch.Tensor:  # not a fake one: capture has found that a step reads numbers
+            self._read = _readable(module, self._batch)
         inputs, target = mapped(self._batch, lambda tensor: self._resized(tensor, batch))
         if self._step is not None:
             return _Stepped(_copied(module), self._step), (inputs,), target, lambda loss, _: loss
@@ -126,6 +141,7 @@ class _Stepped(torch.nn.Module):
 
 def _copied(module: torch.nn.Module) -> torch.nn.Module:
     """A copy on the CPU, without gradients. Under fake tensors its tensors are fake and take no memory."""
+    check_hooks(type(module).__name__, module)  # a copy would have none
     memo: dict[int, Any] = {}
     for child in module.modules():
         for tensor in (*child._parameters.values(), *child._buffers.values(), *vars(child).values()):
@@ -138,28 +154,14 @@ def _copied(module: torch.nn.Module) -> torch.nn.Module:
         raise SchedcastError(f"{type(module).__name__} cannot be copied: {brief(error)}; expected a module for copy.deepcopy") from error
 
 
+def _readable(module: torch.nn.Module, batch: Any) -> bytes:
+    """A hash of the numbers that a step may read: all but the trainable parameters."""
+    own = (*(p for p in module.parameters() if not p.requires_grad), *module.buffers())
+    return content((*own, *(tensor for _, tensor in tensors_of(batch, ""))))
+
+
 def _samples(inputs: Any, target: Any) -> int:
     extents = Counter(t.shape[0] for _, t in (*tensors_of(inputs, ""), *tensors_of(target, "")) if t.dim())
     if not extents:
         raise SchedcastError("the batch has no tensor with a dimension; expected tensors with samples along dimension 0")
     return extents.most_common(1)[0][0]
-
-
-def _structure(module: torch.nn.Module) -> tuple:
-    """What decides the ops of a module, as far as it can be seen: types, code, plain attributes and shapes, not the numbers in tensors."""
-    plain = (bool, int, float, str, type(None))
-    return tuple(
-        (
-            name,
-            type(child),
-            getattr(type(child).forward, "__code__", None),
-            tuple((key, value) for key, value in vars(child).items() if isinstance(value, plain)),
-            tuple((key, _kind(tensor)) for key, tensor in (*child._parameters.items(), *child._buffers.items())),
-            tuple(map(id, (*child._forward_hooks.values(), *child._forward_pre_hooks.values()))),
-        )
-        for name, child in module.named_modules()
-    )
-
-
-def _kind(tensor: torch.Tensor | None) -> tuple | None:
-    return None if tensor is None else (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.requires_grad)

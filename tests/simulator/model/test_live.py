@@ -2,7 +2,9 @@
 
 import gc
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -90,6 +92,124 @@ def test_a_changed_module_is_captured_anew(module, batch, change):
     _, first = job_of(module, *batch)
     change(module)
     assert job_of(module, *batch)[1] is not first
+
+
+class Configured(nn.Module):
+    """Reads all that a forward can read: an option of a layer, a config, a list, a class, a closure, a default and a global."""
+
+    factor = 1
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.tied = nn.Linear(6, 3), nn.Linear(6, 3)
+        self.pool = nn.AvgPool1d(1)
+        self.config = SimpleNamespace(attention="sdpa", inner={"scales": [1.0]})
+        self.after = [torch.relu]
+        self.register_buffer("table", torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.linear(x) * self.factor * self.config.inner["scales"][0]
+        for function in self.after:
+            out = function(out)
+        return scaled(out) if self.config.attention == "sdpa" else out
+
+
+SCALE = 1.0
+
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * SCALE
+
+
+def squared(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    return functional.relu(model(inputs)).square().mean()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda module, patch: setattr(module.pool, "stride", (2,)),
+        lambda module, patch: setattr(module.config, "attention", "eager"),
+        lambda module, patch: module.config.inner["scales"].append(2.0),
+        lambda module, patch: module.after.append(torch.tanh),
+        lambda module, patch: setattr(module, "forward", lambda x: x.sum()),
+        lambda module, patch: setattr(module.linear, "forward", lambda x: x),
+        lambda module, patch: setattr(module.tied, "weight", module.linear.weight),
+        lambda module, patch: module.linear.register_forward_hook(lambda *given: None),
+        lambda module, patch: nn.utils.parametrizations.weight_norm(module.linear),
+        lambda module, patch: module.linear.eval(),
+        lambda module, patch: patch.setattr(Configured, "factor", 2),
+        lambda module, patch: patch.setattr(f"{__name__}.SCALE", 2.0),
+        lambda module, patch: patch.setattr(scaled, "__code__", (lambda x: x).__code__),
+        lambda module, patch: patch.setattr(functional, "relu", torch.tanh),
+        lambda module, patch: patch.setattr(nn.Linear, "forward", lambda self, x: x),
+        lambda module, patch: patch.setenv("ATTENTION", "eager"),
+        lambda module, patch: torch.set_default_dtype(torch.float64),
+    ],
+)
+def test_what_a_capture_reads_decides_whether_a_module_is_captured_anew(change, monkeypatch):
+    module, inputs = Configured(), torch.randn(8, 6)
+    _, first = job_of(module, inputs, step=squared)
+    assert job_of(module, inputs, step=squared)[1] is first
+    try:
+        change(module, monkeypatch)
+        assert job_of(module, inputs, step=squared)[1] is not first
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_loss_of_the_same_code_is_the_same_loss(module, batch):
+    def smoothed(amount: float) -> Callable:
+        return lambda output, target: functional.cross_entropy(output, target, label_smoothing=amount)
+
+    _, first = job_of(module, *batch, loss=smoothed(0.1))
+    assert job_of(module, *batch, loss=smoothed(0.1))[1] is first
+    assert job_of(module, *batch, loss=smoothed(0.2))[1] is not first
+
+
+def test_what_a_module_holds_may_change_unseen_and_then_it_is_captured_anew(module, batch):
+    module.rows = iter([1, 2])
+    _, first = job_of(module, *batch, step=lambda model, given: None)
+    assert job_of(module, *batch, step=lambda model, given: None)[1] is not first
+
+
+def test_a_hook_on_a_parameter_is_refused(module, batch):
+    module[0].weight.register_hook(lambda gradient: gradient * 2)
+    job, factory = job_of(module, *batch)
+    with refuses(Code.REQUEST, r"tensor '0.weight' of Sequential has a hook \(register_hook\)"):
+        captured(job)
+    assert factory
+
+
+def test_numbers_count_if_a_step_reads_them():
+    def step(model: nn.Module, mask: torch.Tensor) -> torch.Tensor:
+        out = model(torch.ones(4, 6))
+        return out.mean() if mask.all() else (out * mask).mean()
+
+    module, mask = nn.Linear(6, 3), torch.ones(4, 3)
+    job, first = job_of(module, mask, step=step)
+    ops_before = len(captured(job).ops)
+    with torch.no_grad():
+        module.weight.zero_()
+    assert job_of(module, mask, step=step)[1] is first
+    mask[0, 0] = 0
+    job, second = job_of(module, mask, step=step)
+    assert second is not first
+    assert len(captured(job).ops) > ops_before
+
+
+def test_a_model_of_transformers_has_the_attention_that_it_is_told_to_have():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(num_hidden_layers=1, hidden_size=8, num_attention_heads=2, intermediate_size=8, vocab_size=50)
+    module, tokens = transformers.LlamaForCausalLM(config), torch.randint(50, (2, 4))
+    batch = {"input_ids": tokens, "labels": tokens}
+    job, first = job_of(module, batch)
+    assert any("scaled_dot_product" in op.name for op in captured(job).ops)
+    assert job_of(module, batch)[1] is first
+    module.set_attn_implementation("eager")
+    job, second = job_of(module, batch)
+    assert second is not first
+    assert not any("scaled_dot_product" in op.name for op in captured(job).ops)
 
 
 def test_another_batch_has_as_many_samples_of_every_tensor(module, batch):
