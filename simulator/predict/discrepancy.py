@@ -7,10 +7,15 @@ one step. Then
 
     s² = max(0, mean(e²) − mean(a²) / 2)
 
-which `intervals` uses as an error that all costs of a prediction share. That error cancels in a speed-up, because it makes the baseline and
-the strategy slower by one factor. What does not cancel is the error that is a strategy's own: the root mean square of the logarithms of
-predicted over measured speed-ups of its family. It is small for plans with the baseline's lanes (4 % for fusion) and large where lanes run
-beside each other (12 % for TurboDL). The noise of the measurements stays in it, because few rows of one family say too little about it.
+Rows of one model have much of their error in common, and a few models say little of the next one: b, the root mean square of the models'
+mean errors, counts as much more as the 95 % quantile of Student's t with n models does over that of a normal distribution (1.8 times for
+two, 1.05 for twenty), so that s² + b² · ((t / z)² − 1) is the variance. With fewer than FEW_MODELS no 90 % interval is narrower than the
+worst error.
+
+`intervals` uses that as an error that all costs of a prediction share. It cancels in a speed-up, because it makes the baseline and the
+strategy slower by one factor. What does not cancel is the error that is a strategy's own: the same of the logarithms of predicted over
+measured speed-ups of its family. It is small for plans with the baseline's lanes (4 % for fusion) and large where lanes run beside each
+other (12 % for TurboDL). The noise of the measurements stays in it, because few rows of one family say too little about it.
 
 In their step times too there are groups that say nothing of each other, and other strategies count for them only where nothing else is
 known. The devices of a pipeline wait for each other, so that a delay of one holds up all. The same holds for processes that exchange
@@ -37,11 +42,13 @@ from simulator.engine.costs.cost import Z_90
 from simulator.machine.presets import PYTORCH as PYTORCH_HOST
 from simulator.machine.presets import card_of
 from simulator.strategies.registry import family, names
-from traces.documents.comparison import LOOPS, PYTORCH, Validation
+from traces.documents.comparison import LOOPS, PYTORCH, PYTORCH_GRAPH, Validation
 from traces.documents.shipped import shipped_validations
 
 #: With fewer results than these, no discrepancy is estimated.
 LEAST = 6
+#: With fewer models than these, no interval is narrower than the worst error.
+FEW_MODELS = 5
 #: The family of the strategies that cut a model into stages.
 PIPELINES = "pipelines"
 #: The group of steps that several processes take together.
@@ -64,7 +71,7 @@ def discrepancy(
 
 
 def speedup_discrepancy(validations: Iterable[Validation], strategy: str, kind: str, mode: str, but: str | None = None) -> float:
-    """Return the root mean square of the logarithms of predicted over measured speed-ups of the strategy's family.
+    """Return the standard deviation of the logarithm of predicted over measured speed-ups of the strategy's family.
 
     If the family has fewer than LEAST results, those of all strategies count. Other arguments and the result for too few results as in
     `discrepancy`.
@@ -106,7 +113,7 @@ def _pools(strategy: str, kind: str, mode: str) -> list[Sequence[Validation]]:
     A GPU alone does not say how right communication is: for a strategy of several devices, those of GPUs count if they have such
     strategies.
     """
-    validations, alone = shipped_validations(), {*names(1), *LOOPS}
+    validations, alone = shipped_validations(), {*names(1), *LOOPS, PYTORCH_GRAPH}
     if strategy not in alone:
         validations = tuple(v for v in validations if v.device.get("kind") != "gpu" or any(row.strategy not in alone for row in v.rows))
     same_kind = [v for v in validations if v.device.get("kind") == kind]
@@ -124,21 +131,23 @@ def _first_known(pools: Sequence[Sequence[Validation]], group: str) -> float:
 
 def _beyond_noise(validations: Sequence[Validation], group: str) -> float | None:
     """The standard deviation of a group's steps that is left when the noise is taken away; None for too few of them."""
-    scored = [
-        (math.log1p(row.scored_error), v.aa_spread or 0.0)
+    rows = [
+        (v, row)
         for v in validations
         for row in v.rows
         if row.ok and row.scored_error is not None and group_of(row.strategy, bool(v.device.get("processes"))) == group
     ]
-    if len(scored) < LEAST:
+    if len(rows) < LEAST:
         return None
-    return math.sqrt(max(0.0, fmean(error**2 for error, _ in scored) - fmean(noise**2 for _, noise in scored) / 2))
+    noise = fmean((v.aa_spread or 0.0) ** 2 for v, _ in rows) / 2
+    worst = max(abs(math.log1p(error)) for _, row in rows for error in (row.error, row.scored_error))
+    return _of_another_model([(v.model, math.log1p(row.scored_error)) for v, row in rows], noise, worst)
 
 
 def _of_family(validations: Sequence[Validation], strategy: str) -> float | None:
-    """The root mean square error of speed-ups of the strategy's family, or of all; None for too few results."""
+    """The standard deviation of speed-ups of the strategy's family, or of all; None for too few results."""
     errors = [
-        (family(row.strategy), math.log(row.predicted_speedup / row.measured_speedup))
+        (family(row.strategy), (v.model, math.log(row.predicted_speedup / row.measured_speedup)))
         for v in validations
         for row in v.rows
         if row.ok and row.strategy != "baseline" and row.predicted_speedup and row.measured_speedup
@@ -147,8 +156,26 @@ def _of_family(validations: Sequence[Validation], strategy: str) -> float | None
     others = [error for name, error in errors if name not in (PYTORCH, PIPELINES)]
     for chosen in (own, others):
         if len(chosen) >= LEAST:
-            return math.sqrt(fmean(e * e for e in chosen))
+            return _of_another_model(chosen, 0.0, max(abs(error) for _, error in chosen))
     return None
+
+
+def _of_another_model(errors: Sequence[tuple[str, float]], noise: float, worst: float) -> float:
+    """The standard deviation of the error of one more model.
+
+    `errors`: with their models. `noise`: the variance that it has in them. `worst`: the largest, as it was measured.
+    """
+    from scipy.special import stdtrit  # here, because it takes a quarter of a second to load
+
+    square = fmean(error**2 for _, error in errors) - noise
+    if square <= 0:
+        return 0.0
+    by_model: dict[str, list[float]] = {}
+    for model, error in errors:
+        by_model.setdefault(model, []).append(error)
+    between = min(square, fmean(fmean(own) ** 2 for own in by_model.values()))
+    wider = (float(stdtrit(len(by_model), 0.95)) / Z_90) ** 2
+    return max(math.sqrt(square + between * (wider - 1)), worst / Z_90 if len(by_model) < FEW_MODELS else 0.0)
 
 
 DATA = Path(__file__).with_name("published.json")

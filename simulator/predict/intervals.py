@@ -116,9 +116,9 @@ def _quantiles() -> np.ndarray:
 def step_interval(sensitivity: Drawn, discrepancy: float = 0.0, accuracy: float = 0.0) -> Interval:
     """Return the bounds in seconds between which the step time lies with probability 0.9.
 
-    `discrepancy` and `accuracy`: standard deviations of the logarithms of steps.
+    `discrepancy` and `accuracy`: standard deviations of the logarithms of steps. The interval is no narrower than either allows.
     """
-    return _central(sensitivity.draws() * factors("discrepancy of steps", discrepancy), sensitivity.step_s, accuracy)
+    return _central(sensitivity.draws() * factors("discrepancy of steps", discrepancy), sensitivity.step_s, max(discrepancy, accuracy))
 
 
 def speedup_interval(baseline: Drawn, other: Drawn, discrepancy: float = 0.0, accuracy: float = 0.0) -> Interval:
