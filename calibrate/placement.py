@@ -7,6 +7,7 @@ from simulator.machine.presets import PYTORCH
 from simulator.machine.scaled import AS_IT_IS, Scale
 from simulator.machine.this_cpu import link_bytes_per_s
 from traces.errors import SchedcastError, UnknownNameError
+from traces.units import read_integer
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def check_names(placement: Placement) -> None:
     if mode not in ("eager", "graph"):
         raise UnknownNameError("mode", mode, ("eager", "graph"))
     name, colon, number = device.partition(":")
-    if device != "cpu" and (name != "cuda" or (colon and not number.isdecimal())):
+    if device != "cpu" and (name != "cuda" or (colon and read_integer(number, 0) is None)):
         raise UnknownNameError("device", device, ("cpu", "cuda", "cuda:N"))
     if devices is not None and devices < 1:
         raise SchedcastError(f"--devices is {devices}; expected at least 1")

@@ -1,11 +1,13 @@
 """Safe reading and writing of files: a crash, a full disk or a damaged file does no harm.
 
 Writes are atomic (a temporary file in the same folder, then a rename), except to devices and pipes. All data is JSON, plain or gzip;
-nothing is unpickled.
+nothing is unpickled. Tables of others are CSV.
 """
 
+import csv
 import errno
 import gzip
+import io
 import json
 import os
 import re
@@ -17,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -26,6 +28,8 @@ from traces.errors import SchedcastError, UnusableFileError
 #: Bytes of a document after decompression, and its items (list and object entries), at most. Documents of the largest plans and recordings
 #: are a fifth of that. Within these limits reading takes seconds and less than 2 GB.
 LARGEST_DOCUMENT, MOST_ITEMS = 1 << 27, 6_000_000
+#: Bytes of a table after decompression, and its lines, at most: hundreds of times those of the largest table that has been published.
+LARGEST_TABLE, MOST_ROWS = 1 << 26, 200_000
 #: Faults of a document that are looked at; each takes about a kilobyte.
 _MOST_FAULTS = 10_000
 #: Digits of the version of a schema.
@@ -192,17 +196,55 @@ def read_bytes(path: Path | str, what: str, most_bytes: int | None = None) -> by
         raise _too_large(path, what, error) from error
     except FileNotFoundError as error:
         raise UnusableFileError(f"no {what} at {path}; check the name") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UnusableFileError(f"{what} {path} is a damaged gzip file ({error}); make or fetch it again") from error
     except OSError as error:
         reason = error.strerror or str(error)
         raise UnusableFileError(f"cannot read {what} {path}: {reason}; check the file") from error
-    except (EOFError, zlib.error) as error:
-        raise UnusableFileError(f"{what} {path} is a damaged gzip file ({error}); make or fetch it again") from error
     except ValueError as error:  # a NUL in the name
         raise UnusableFileError(f"cannot read {what} {path}: {error}; check the name") from error
 
 
 def _too_large(path: Path | str, what: str, error: TooLargeError) -> UnusableFileError:
     return UnusableFileError(f"{what} {path} holds {error}, too much for a {what}; check the file")
+
+
+class Table(NamedTuple):
+    """A table in CSV: the names of its columns, and its rows in order.
+
+    A row is its line and its cells by their columns, without blanks around them, "" for those that it lacks; or why it cannot be read.
+    """
+
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[int, dict[str, str] | str]]
+
+
+def read_table(path: Path | str, what: str) -> Table:
+    """Read a table in CSV, plain or gzip. `what` is the kind of file that messages name.
+
+    Raises UnusableFileError as `read_text` does, for a header that cannot be read, and for more than `LARGEST_TABLE` bytes or `MOST_ROWS`
+    lines.
+    """
+    text = read_text(path, what, LARGEST_TABLE)
+    if text.count("\n") > MOST_ROWS:
+        raise _too_large(path, what, TooLargeError(f"more than {MOST_ROWS:,} rows"))
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        columns = tuple(reader.fieldnames or ())
+    except csv.Error as error:
+        raise UnusableFileError(f"{what} {path} has no header that can be read: {error}; check the file") from error
+    return Table(columns, _rows(reader))
+
+
+def _rows(reader: csv.DictReader) -> Iterator[tuple[int, dict[str, str] | str]]:
+    while True:
+        try:
+            record = next(reader)
+            yield reader.line_num, {name: (cell or "").strip() for name, cell in record.items() if name is not None}
+        except csv.Error as error:  # the next row can be read again
+            yield reader.line_num + 1, f"it cannot be read: {error}"
+        except StopIteration:
+            return
 
 
 def parse_json(text: bytes) -> Any:

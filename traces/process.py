@@ -2,8 +2,10 @@
 
 import ctypes
 import gc
+import io
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +39,22 @@ def gc_paused() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
+
+
+def provide_streams() -> None:
+    """Give this process the standard streams that its parent has closed, and let no character that a stream's encoding lacks end it.
+
+    Input is empty, messages go nowhere, and writing to standard output fails (EBADF), so that no answer is lost without a word.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            handle = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)  # the lowest free number: the stream's own
+            stream = open(handle, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - until the process ends
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 #: Linux's request to be sent a signal when the parent ends.

@@ -1,4 +1,5 @@
-"""Formats quantities for people: times in ms, memory in GiB, percentages, speed-ups. The whole project prints quantities with it.
+"""Formats quantities for people: times in ms, memory in GiB, percentages, speed-ups. The whole project prints quantities with it, and reads
+the numbers in users' texts with it.
 
 Sizes of memory are binary (1 GiB = 2**30 bytes) and labeled so, because memory is sold in powers of two: a card with 16 GB on its box has
 2**34 bytes, which `memory` prints as 16 GiB. Whatever is compared with a capacity (peaks, needs, limits) is printed by the same function.
@@ -137,3 +138,21 @@ def counted(count: int, noun: str) -> str:
 def threads(count: int, waiting: str = "") -> str:
     """2 threads; with what the environment said of how they wait ("active", "passive"): 2 threads, OMP_WAIT_POLICY=ACTIVE."""
     return counted(count, "thread") + (f", OMP_WAIT_POLICY={waiting.upper()}" if waiting else "")
+
+
+def read_integer(text: str, least: float = -math.inf, most: float = math.inf) -> int | None:
+    """The integer from `least` to `most` that a user's text says; None for anything else, whatever its length."""
+    try:
+        number = int(text)
+    except ValueError:  # also for more digits than Python converts
+        return None
+    return number if least <= number <= most else None
+
+
+def read_number(text: str) -> float | None:
+    """The finite number that a user's text says; None for anything else."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 EXTRAS = {"torch": "torch", "joblib": "torch", "pynvml": "torch", "streamlit": "app", "starlette": "app", "mcp": "mcp"}
 #: Exit status that newer versions of typer return after Ctrl-C.
 STOPPED = 130
-#: What writing to standard output fails with: no space, no quota, a limit, a broken device, a reader that left.
-_STDOUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
+#: What writing to standard output fails with: no space, no quota, a limit, a broken device, a reader that left, and if it is closed.
+_STDOUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE, errno.EBADF)
 #: The folder in which the demo writes its report.
 DEMO_REPORT = Path("report")
 app = typer.Typer(
@@ -678,8 +678,10 @@ def main() -> None:
     """Run the command line. A request that cannot be served gets one line on standard error and exit status 2."""
     import logging
 
+    from traces.process import heed_termination, ignore_until_exit, provide_streams
+
+    provide_streams()  # before anything opens a file, which would get the number of a closed stream
     from executors.cpu.cores import wait_passively
-    from traces.process import heed_termination, ignore_until_exit
 
     wait_passively()
 

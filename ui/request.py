@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from traces.errors import SchedcastError
+from traces.units import read_integer, read_number
 
 if TYPE_CHECKING:
     from calibrate.placement import Placement
@@ -66,8 +67,8 @@ class Option:
 
     @property
     def read(self) -> Callable[[str], Any]:
-        """What makes the value of a text."""
-        return {int: int, int | None: int, float | None: float}.get(self.kind, str)
+        """What makes the value of a text; None of a text that cannot be read."""
+        return {int: read_integer, int | None: read_integer, float | None: read_number}.get(self.kind, str)
 
 
 def _option(default: Any, said: str = "", group: str | None = None, metavar: str | None = None, **how: Any) -> Any:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from traces.errors import SchedcastError
+from traces.units import read_integer
 
 #: The variables that torchrun sets for every process.
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -64,8 +65,8 @@ def launched(environment: Mapping[str, str] = os.environ) -> Ranks | None:
     missing = [name for name in VARIABLES if name not in variables]
     if missing:
         raise SchedcastError(f"RANK is {variables['RANK']}, but {', '.join(missing)} is not set; start the processes with torchrun")
-    try:
-        return Ranks(*(int(variables[name]) for name in VARIABLES))
-    except ValueError:
+    numbers = [number for name in VARIABLES if (number := read_integer(variables[name])) is not None]
+    if len(numbers) < len(VARIABLES):
         shown = ", ".join(f"{name}={value}" for name, value in variables.items())
-        raise SchedcastError(f"{shown}: expected whole numbers; start the processes with torchrun") from None
+        raise SchedcastError(f"{shown}: expected whole numbers; start the processes with torchrun")
+    return Ranks(*numbers)

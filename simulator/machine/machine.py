@@ -285,7 +285,7 @@ class Machine:
         """The machine with every memory limited to `size_bytes` (None: no limit). Devices that share a memory share its limit."""
         if size_bytes is None:
             return self
-        memories = tuple(replace(memory, size_bytes=min(memory.size_bytes, int(size_bytes))) for memory in self.memories)
+        memories = tuple(replace(memory, size_bytes=int(min(memory.size_bytes, size_bytes))) for memory in self.memories)
         whole, plain = (variant and variant.with_memory_limit(size_bytes) for variant in (self.whole, self.plain))
         return replace(self, memories=memories, whole=whole, plain=plain)
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from simulator.machine.machine import Device, HostLane, Link, Machine, Memory
 from traces.errors import SchedcastError, UnknownNameError
+from traces.units import read_number
 
 #: Factors further from 1 than this are refused.
 MOST = 1000.0
@@ -59,10 +60,10 @@ def scale_of(text: str) -> Scale:
         name, _, value = (piece.strip() for piece in part.partition("="))
         if name not in ABOUT:
             raise UnknownNameError("figure for --scale", name[:40], list(ABOUT), "give it as in --scale memory=2,link=0.5")
-        try:
-            factors[name] = float(value)
-        except ValueError as error:
-            raise SchedcastError(f"--scale {part[:60]!r}: {value[:40]!r} is not a number; give it as in --scale memory=2") from error
+        factor = read_number(value)
+        if factor is None:
+            raise SchedcastError(f"--scale {part[:60]!r}: {value[:40]!r} is not a number; give it as in --scale memory=2")
+        factors[name] = factor
     return Scale(**factors)
 
 

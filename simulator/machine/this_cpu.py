@@ -16,6 +16,7 @@ import psutil
 from simulator.machine.machine import BLOCKING, FREE, HOST, LATE, Device, Link, Machine, Memory, Receives
 from traces.documents.collectives import SCALED
 from traces.errors import Code, SchedcastError
+from traces.units import read_number
 
 if TYPE_CHECKING:
     from traces.documents.profile import Profile
@@ -63,10 +64,7 @@ def link_bytes_per_s(link: str) -> float | None:
     """
     joined = re.fullmatch(f"(?:(.*),)?({BLOCKING}|{LATE})", link)
     kind, colon, rate = ((joined[1] or ALIAS_LINK) if joined else link).partition(":")
-    try:
-        stated = float(rate) * 1e9 if colon else math.inf
-    except ValueError:
-        stated = 0.0
+    stated = (read_number(rate) or 0.0) * 1e9 if colon else math.inf
     if kind == ALIAS_LINK and not colon:
         return None
     if kind != COPY_LINK or not stated > 0:

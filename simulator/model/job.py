@@ -18,6 +18,7 @@ from simulator.plan.bodies.update import check_form, hyper_parameters
 from simulator.plan.plan import Plan
 from traces.errors import SchedcastError, UnknownNameError
 from traces.process import interrupts_delayed
+from traces.units import read_number
 
 if TYPE_CHECKING:
     from simulator.model.factory import Factory
@@ -346,12 +347,10 @@ def _rates(text: str) -> tuple[tuple[int, float], ...]:
     rates: list[tuple[int, float]] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,9}):([^\s:]{1,40})\s*", part)
-        try:
-            first, rate = int(match[1]), float(match[2])
-        except (TypeError, ValueError):
-            first, rate = 0, float("nan")
-        if not 0 <= rate < float("inf"):
+        rate = read_number(match[2]) if match else None
+        if rate is None or rate < 0:
             raise SchedcastError(f"--lr-schedule {text[:60]!r}: {part[:40]!r} is not ITERATION:RATE; give it as in 0:0.1,300:0.01")
+        first = int(match[1])
         if rates and first <= rates[-1][0]:
             raise SchedcastError(f"--lr-schedule {text[:60]!r}: iteration {first} does not come after {rates[-1][0]}; list them in order")
         rates.append((first, rate))

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from traces.errors import SchedcastError
+from traces.units import read_number
 
 #: The most characters of an exception's message that are shown.
 MOST_CHARACTERS = 300
@@ -113,11 +114,8 @@ def limit_s() -> float:
     text = os.environ.get(VARIABLE)
     if not text:
         return LIMIT_S
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= 1e6:
+    seconds = read_number(text)
+    if seconds is None or not 0 < seconds <= 1e6:
         raise SchedcastError(f"{VARIABLE} is {text!r}; expected a number of seconds above 0, and at most 1000000")
     return seconds
 

@@ -3,6 +3,9 @@
 import ast
 from pathlib import Path
 
+from traces.errors import UnusableFileError
+from traces.files import read_bytes
+
 
 def usual_batch(spec: str, devices: int = 1) -> int:
     """Return the usual batch of the model that `spec` names (see `find`), or the next larger one that divides among so many devices.
@@ -36,8 +39,8 @@ def source_file(spec: str) -> Path | None:
 def _default(file: Path | None, name: str) -> int | None:
     """Return the default of the first argument of the function `name` in `file` if it is a positive number, otherwise None."""
     try:
-        functions = [node for node in ast.parse(file.read_bytes()).body if isinstance(node, ast.FunctionDef)] if file else []
-    except (OSError, SyntaxError, ValueError):  # running the file will say what is wrong
+        functions = [node for node in ast.parse(read_bytes(file, "model")).body if isinstance(node, ast.FunctionDef)] if file else []
+    except (UnusableFileError, SyntaxError, ValueError, RecursionError):  # running the file will say what is wrong
         return None
     arguments = next((function.args for function in reversed(functions) if function.name == name), None)
     if arguments is None or len(arguments.defaults) < len(arguments.posonlyargs + arguments.args) or not arguments.defaults:

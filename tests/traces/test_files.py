@@ -9,8 +9,19 @@ import threading
 
 import pytest
 
-from traces.errors import SchedcastError, UnusableFileError
-from traces.files import check_writable, read_document, read_json, read_text, starts_with_schema, write_atomic, write_json
+from tests.support.refusals import refuses
+from traces.errors import Code, SchedcastError, UnusableFileError
+from traces.files import (
+    MOST_ROWS,
+    check_writable,
+    read_document,
+    read_json,
+    read_table,
+    read_text,
+    starts_with_schema,
+    write_atomic,
+    write_json,
+)
 
 
 def mode(path) -> int:
@@ -136,3 +147,29 @@ def test_documents_are_read_that_have_the_projects_former_name(tmp_path):
 def test_names_in_other_documents_stay(tmp_path):
     place = write_json(tmp_path / "t.json", {"schema": "schedcast.timeline/1", "task": "stepcast.forward"})
     assert read_document(place, "timeline", "schedcast.timeline/1")["task"] == "stepcast.forward"
+
+
+def test_a_table_names_the_row_that_cannot_be_read(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n1, 2 \n" + "x" * 200_000 + ",2\n3\n")
+    table = read_table(path, "table")
+    assert table.columns == ("a", "b")
+    assert list(table.rows) == [
+        (2, {"a": "1", "b": "2"}),
+        (3, "it cannot be read: field larger than field limit (131072)"),
+        (4, {"a": "3", "b": ""}),
+    ]
+
+
+def test_what_is_no_table_is_refused_at_once(tmp_path):
+    pipe, endless, damaged, long = (tmp_path / name for name in ("pipe.csv", "endless.csv", "damaged.csv.gz", "long.csv"))
+    os.mkfifo(pipe)
+    endless.symlink_to("/dev/zero")
+    damaged.write_bytes(b"\x1f\x8b\x08damaged")
+    long.write_text("a\n" * (MOST_ROWS + 2))
+    for path, words in (
+        (pipe, "a device or a pipe, not a file"), (endless, "a device or a pipe, not a file"), (damaged, "is a damaged gzip file"),
+        (long, "holds more than 200,000 rows"),
+    ):  # fmt: skip
+        with refuses(Code.FILE, words):
+            read_table(path, "table")

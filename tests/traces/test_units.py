@@ -70,3 +70,9 @@ def test_speedups_with_intervals():
 )
 def test_a_time_to_wait(seconds, words):
     assert units.rough_time(seconds) == words
+
+
+def test_numbers_in_texts():
+    assert [units.read_integer(text) for text in ("12", " -3 ", "1.5", "", "9" * 5000, "0" * 5000)] == [12, -3, None, None, None, None]
+    assert [units.read_integer(text, 1, 8) for text in ("0", "1", "8", "9")] == [None, 1, 8, None]
+    assert [units.read_number(text) for text in ("1.5", "1e3", "nan", "inf", "1e999", "x")] == [1.5, 1000.0, None, None, None, None]

@@ -313,6 +313,31 @@ CALL = ["predict", "--model", "lenet5", "--batch", 8, "--machine", "h100", "--st
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("command", "closed", "status", "said"),
+    [
+        ("machines", ">&-", 2, "cannot write the answer to standard output: Bad file descriptor"),
+        ("machines --json", ">&-", 2, "cannot write the answer to standard output: Bad file descriptor"),
+        ("machines", "2>&-", 0, ""),
+        ("strategies nobody", "2>&-", 2, ""),
+        ("models", "<&- >&- 2>&-", 2, ""),
+    ],
+)
+def test_standard_streams_may_be_closed(tmp_path, command, closed, status, said):
+    line = f"exec {sys.executable} -m ui.cli {command} {closed}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, cwd=tmp_path, env=environment(tmp_path))
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
+    assert said in done.stderr
+
+
+def test_a_terminal_without_unicode_gets_what_it_can_show(tmp_path):
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    line = [sys.executable, "-m", "ui.cli", "predict", "--model", "lenet5", "--batch", "8", "--machine", "h100", "--strategy", "baseline"]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, env=environment(tmp_path, **ascii_only))
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert "plain PyTorch" in done.stdout
+
+
 def test_predictions_under_different_hash_seeds_are_the_same_bytes(tmp_path):
     clock = "import simulator.engine.simulation as s\ns.time.perf_counter = lambda: 0.0"  # the one field that is a measured time
     processes = [start(clock, *CALL, folder=tmp_path, PYTHONHASHSEED=seed) for seed in "027"]

@@ -74,6 +74,7 @@ WRONG_OPTIONS = [
     (options(batch="many"), "--batch 'many' is not an integer"),
     (options(batch="8,,16"), "--batch '' is not an integer"),
     (options(batch="9" * 5000), "is not an integer"),
+    (options(device="cuda:" + "9" * 5000), "unknown device 'cuda:999"),
     (options(batch="9" * 25), "failed for batch size 999"),
     (options(model=None), "Missing option '--model'; see schedcast predict --help"),
     ([*options(), "--model", "vgg11"], "--model is given 2 times and takes one value; give it once"),
@@ -448,3 +449,12 @@ def test_a_damaged_file(schedcast, tmp_path, command, content):
 @pytest.mark.parametrize("option", ["--trace", None])
 def test_the_app_is_not_started_for_a_place_that_is_no_file(schedcast, option):
     refused(schedcast.call("ui", *filter(None, [option]), "x" * 5000), "no ")
+
+
+def test_a_search_of_a_number_that_is_too_long(schedcast):
+    digits = "9" * 5000
+    refused(schedcast.call("search", "--model", "lenet5", "--batch", 8, "--try", f"accumulate={digits}"), "is not a number of at least 1")
+
+
+def test_a_limit_beyond_every_memory_is_none(schedcast):
+    assert schedcast.call("predict", *options(machine="h100", memory_limit="1e308"), "--json").document["fits"]

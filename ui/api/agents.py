@@ -41,7 +41,13 @@ def serve(models: list[str]) -> None:
         server.tool(structured_output=False)(refusing(tool))
     about = "Which question, which call, and how to read the answer"
     server.resource("skill://schedcast", name="schedcast", description=about, mime_type="text/markdown")(skill)
-    server.run("stdio")
+    try:
+        server.run("stdio")
+    except BaseExceptionGroup as group:  # of its tasks: the client left, or standard output is closed
+        first: BaseException = group
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from group
 
 
 def skill() -> str:

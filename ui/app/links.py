@@ -1,6 +1,5 @@
 """A request as a command line and as the query of a link. Both name the same options, and leave out what is as usual."""
 
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -74,10 +73,7 @@ def request_fields(query: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         elif option.name == "optimizer":
             given |= optimizer_and_form(texts[-1])
         else:
-            try:
-                value = option.read(texts[-1])
-            except ValueError:
-                continue
-            if not isinstance(value, float) or math.isfinite(value):
+            value = option.read(texts[-1])
+            if value is not None:
                 given[option.name] = value
     return given

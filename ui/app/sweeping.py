@@ -11,6 +11,7 @@ from simulator.machine.scaled import scale_of
 from simulator.predict.sweep import Axis, Outcome, outcome, points
 from traces.documents.comparison import PYTORCH
 from traces.errors import Refusal, SchedcastError
+from traces.units import read_number
 from ui.app.links import command
 from ui.app.request_form import option_fields, option_values, strategy_text
 from ui.request import JobRequest
@@ -93,11 +94,8 @@ def parse_values(text: str, parameter: Parameter) -> tuple[float, ...]:
     """Read "8, 16, 32" as the values of a parameter, from small to large. Raises SchedcastError for anything else."""
     values = set()
     for part in filter(None, (part.strip() for part in text.split(","))):
-        try:
-            value = float(part)
-        except ValueError:
-            value = math.nan
-        if not (0 <= value < 1e15 and (value > 0 or not parameter.whole) and (value.is_integer() or not parameter.whole)):
+        value = read_number(part)
+        if value is None or not (0 <= value < 1e15 and (value > 0 or not parameter.whole) and (value.is_integer() or not parameter.whole)):
             kind = "whole numbers of at least 1" if parameter.whole else "numbers"
             raise SchedcastError(f"cannot read {part[:40]!r} as a value of {parameter.name}; expected {kind}, several separated by commas")
         values.add(value)

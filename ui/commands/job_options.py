@@ -16,6 +16,7 @@ import typer
 
 from simulator.model.usual_batch import source_file
 from traces.errors import SchedcastError
+from traces.units import read_integer
 from ui.request import DECLARED, JobRequest, Option, optimizer_and_form
 
 
@@ -178,9 +179,9 @@ def listed_numbers(option: str, texts: list[str]) -> list[int]:
     """The numbers of an option, as `listed_values` reads them. Raises SchedcastError for anything else."""
     numbers = []
     for value in listed_values(texts):
-        try:
-            numbers.append(int(value))
-        except ValueError as error:
+        number = read_integer(value)
+        if number is None:
             shown = value if len(value) <= 40 else f"{value[:40]}..."
-            raise SchedcastError(f"{option} {shown!r} is not an integer; give it as in {option} 32 or {option} 8,16,32") from error
+            raise SchedcastError(f"{option} {shown!r} is not an integer; give it as in {option} 32 or {option} 8,16,32")
+        numbers.append(number)
     return numbers

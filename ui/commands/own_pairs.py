@@ -7,10 +7,10 @@ recorded before the change, `change` is a what-if rule. `rule` (default: by the 
 it is from.
 """
 
-import csv
-import io
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from simulator.predict.judgments import Judgment, by_rule, record, widened
 from simulator.predict.pairs import Pair, Side, judged
@@ -20,19 +20,37 @@ from simulator.replay.whatif.replayed import ask, replayed
 from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH
 from traces.documents.rule_records import RuleRecords
 from traces.errors import SchedcastError
-from traces.files import read_text
+from traces.files import read_table
+from traces.units import read_number
 from ui.request import LINKED, JobRequest, Option, optimizer_and_form
 
-MOST_BYTES = 1_000_000
+#: A measured figure at most, and rows that are named when they are left out.
+_LARGEST, _MOST_NAMED = 1e12, 20
 NEEDED = ("change", "before", "after")
 #: Columns that are no options of `schedcast predict`.
 OWN = (*NEEDED, "unit", "rule", "source", "trace", "strategy", "note")
+log = logging.getLogger("schedcast")
 _OPTIONS: Mapping[str, Option] = {option.name: option for option in LINKED if option.name not in ("strategies", "settings")}
 
 
 def judgments(path: Path) -> list[Judgment]:
-    """What is predicted for the pairs of a file. Raises SchedcastError for the first row that cannot be."""
-    made = [judged(pair) if isinstance(pair, Pair) else pair for pair in _pairs(path)]
+    """What is predicted for the pairs of a file. A warning names each row that cannot be judged, which is left out.
+
+    Raises SchedcastError for a file that is no table of pairs, and the refusal of the first row if none can be judged.
+    """
+    made, refused = [], []
+    for line, row in _rows(path):
+        try:
+            pair = _pair(row, path) if isinstance(row, dict) else _unreadable(row)
+            made.append(judged(pair) if isinstance(pair, Pair) else pair)
+        except SchedcastError as error:
+            refused.append(SchedcastError(f"{path}, line {line}: {error}", error.code))
+    if refused and not made:
+        raise refused[0]
+    for error in refused[:_MOST_NAMED]:
+        log.warning("%s; the row is left out", error)
+    if len(refused) > _MOST_NAMED:
+        log.warning("%s: %d more rows are left out", path, len(refused) - _MOST_NAMED)
     return [widened(each, accuracy_of(each.rule)) if each.alike else each for each in made]
 
 
@@ -41,18 +59,18 @@ def records(made: list[Judgment]) -> RuleRecords:
     return RuleRecords(records=tuple(record(rule, own) for (rule, _), own in by_rule(made).items()))
 
 
-def _pairs(path: Path) -> Iterator[Pair | Judgment]:
-    reader = csv.DictReader(io.StringIO(read_text(path, "file of pairs", MOST_BYTES)))
-    columns = set(reader.fieldnames or ())
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, str] | str]]:
+    table = read_table(path, "file of pairs")
+    columns = set(table.columns)
     missing, unknown = [name for name in NEEDED if name not in columns], sorted(columns - {*OWN, *_OPTIONS})
     if missing or unknown:
         what = f"has no column {missing[0]!r}" if missing else f"has a column {unknown[0]!r}"
         raise SchedcastError(f"{path} {what}; expected {', '.join(NEEDED)}, and any of: {', '.join([*OWN[len(NEEDED) :], *_OPTIONS])}")
-    for number, row in enumerate(reader, 2):
-        try:
-            yield _pair({name: (value or "").strip() for name, value in row.items() if name is not None}, path)
-        except (SchedcastError, ValueError) as error:
-            raise SchedcastError(f"{path}, line {number}: {error}") from error
+    return table.rows
+
+
+def _unreadable(why: str) -> NoReturn:
+    raise SchedcastError(why)
 
 
 def _pair(row: Mapping[str, str], path: Path) -> Pair | Judgment:
@@ -92,14 +110,17 @@ def _rule(option: str, value: str) -> str:
 
 
 def _figure(row: Mapping[str, str], name: str) -> float:
-    value = float(row[name])
-    if not 0 < value < float("inf"):
+    value = read_number(row[name])
+    if value is None or not 0 < value < _LARGEST:
         raise SchedcastError(f"{name} is {row[name]!r}; expected a number above 0")
     return value
 
 
 def _side(row: Mapping[str, str]) -> Side:
     given = {name: _OPTIONS[name].read(text) for name, text in row.items() if name in _OPTIONS and text}
+    for name, value in given.items():
+        if value is None:
+            raise SchedcastError(f"{name} is {row[name][:40]!r}; expected a number")
     if "model" not in given or "machine" not in given:
         raise SchedcastError("it names no model or no machine; expected both, or a trace")
     optimizer = optimizer_and_form(given.pop("optimizer")) if "optimizer" in given else {}

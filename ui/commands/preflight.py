@@ -22,6 +22,7 @@ from traces.documents.profile import slug
 from traces.errors import SchedcastError
 from traces.files import write_atomic
 from traces.outputs import OutputFolder, archive_path, check_outputs, write_archive
+from traces.units import read_integer
 from ui.commands.output import GPU_FIRST, GPU_REPORT, print_document
 from ui.present import gpu_report as page
 from ui.present import verdicts
@@ -94,10 +95,11 @@ def _check_outputs(folder: Path, archive: Path | None) -> None:
 def target(text: str) -> Target:
     """Read MODEL@BATCH. Raises SchedcastError for anything else, and for a model that does not exist."""
     model, at, batch = text.rpartition("@")
-    if not (at and model and batch.isdecimal()):
+    samples = read_integer(batch, 1)
+    if not (at and model) or samples is None:
         raise SchedcastError(f"--models {text!r} is not MODEL@BATCH; give it as in --models resnet50@64")
-    Job(model, int(batch)).factory  # noqa: B018 - raises for a wrong name before anything is measured
-    return Target(model, int(batch))
+    Job(model, samples).factory  # noqa: B018 - raises for a wrong name before anything is measured
+    return Target(model, samples)
 
 
 def clock_words(seconds: float) -> str:

@@ -18,13 +18,11 @@ where the whole step was captured. Rows of transformers on several GPUs are pred
 parameters is divided.
 """
 
-import csv
-import gzip
 import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -37,11 +35,35 @@ from simulator.model.libraries import LIBRARIES
 from simulator.model.workloads.language_models import PREFIX
 from simulator.predict.scoreboard import names
 from traces.errors import Code, SchedcastError
+from traces.files import read_table
+from traces.units import read_integer, read_number
 
 #: Rows of a table of which a sample is predicted.
 LARGE = 500
 REQUIRED = ("gpu", "model", "batch", "value_ms")
-_Record = Mapping[str, str]
+#: A count in a table at most.
+_MOST = 10**9
+
+
+class _Record(dict[str, str]):
+    """The cells of a row by their columns; "" in a column that the table lacks."""
+
+    def __missing__(self, column: str) -> str:
+        return ""
+
+    def count(self, column: str, missing: int | None = None) -> int:
+        """The count in a column. `missing`: that of an empty cell. Raises SchedcastError for anything that is no count."""
+        number = read_integer(self[column], 1, _MOST) if self[column] or missing is None else missing
+        if number is None:
+            raise SchedcastError(f"{column} is {self[column][:40]!r}; expected a whole number from 1 to {_MOST:,}")
+        return number
+
+    def measured(self, column: str) -> float:
+        """The measurement in a column. Raises SchedcastError for anything that is no number above 0."""
+        number = read_number(self[column])
+        if number is None or not 0 < number < _MOST:
+            raise SchedcastError(f"{column} is {self[column][:40]!r}; expected a number above 0")
+        return number
 
 
 class Row(NamedTuple):
@@ -137,19 +159,23 @@ def _digest(text: str) -> str:
 def read(path: Path, name: str = "") -> tuple[list[Row], list[LeftOut]]:
     """The rows of one table, called `name`; none of a table in no known form. Raises SchedcastError if it cannot be read."""
     rows, left_out = [], []
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="", encoding="utf-8") as file:
-            table = csv.DictReader(file)
-            form = _form({*(table.fieldnames or ())})
-            for number, record in enumerate(table if form else ()):
-                row = form({column: (value or "").strip() for column, value in record.items() if column}, number)
-                if isinstance(row, Row):
-                    rows.append(row._replace(file=name))
-                else:
-                    left_out.append(row._replace(file=name) if isinstance(row, LeftOut) else LeftOut(number, row, name))
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise SchedcastError(f"cannot read {path}: {error}; expected a table with the columns {', '.join(REQUIRED)}", Code.FILE) from error
+    table = read_table(path, "table of steps")
+    form = _form({*table.columns})
+    for number, (line, record) in enumerate(table.rows if form else ()):
+        try:
+            row = _damaged(name, line, record) if isinstance(record, str) else form(_Record(record), number)
+        except SchedcastError as error:
+            row = _damaged(name, line, str(error))
+        if isinstance(row, Row):
+            rows.append(row._replace(file=name))
+        else:
+            left_out.append(row._replace(file=name) if isinstance(row, LeftOut) else LeftOut(number, row, name))
     return rows, left_out
+
+
+def _damaged(name: str, line: int, why: str) -> str:
+    """Why a row is left out that nobody can mean."""
+    return f"line {line} of {name or 'the table'}: {why}"
 
 
 def _form(columns: set[str]) -> Callable[[_Record, int], Row | LeftOut | str] | None:
@@ -182,15 +208,8 @@ def _refused(record: _Record) -> str:
         return f"no workload for {record['model']}"
     if names.optimizer_of(record.get("optimizer") or "momentum") is None:
         return f"no optimizer for {record['optimizer']}"
-    numbers = (record["batch"], record["value_ms"], record.get("image_or_seq", "").removeprefix("seq") or "1")
-    return "" if all(map(_positive, numbers)) else "its batch, size or time is no positive number"
-
-
-def _positive(text: str) -> bool:
-    try:
-        return 0 < float(text) < math.inf
-    except ValueError:
-        return False
+    numbers = map(read_number, (record["batch"], record["value_ms"], record.get("image_or_seq", "").removeprefix("seq") or "1"))
+    return "" if all(number and 0 < number < _MOST for number in numbers) else "its batch, size or time is no positive number"
 
 
 def _row(record: _Record, number: int) -> Row:
@@ -230,7 +249,7 @@ def _timm(record: _Record, number: int) -> Row | str:
         "batch": record["batch"], "value_ms": record["step_ms"], "image_or_seq": record["image"], "precision": "amp",
         "layout": record["layout"], "optimizer": "momentum:for",
     }  # fmt: skip
-    return _measured(same, number)
+    return _measured(_Record(same), number)
 
 
 #: What is said of checkpointing -> `--checkpoint`.
@@ -250,16 +269,16 @@ _EXPERTS = re.compile(
 def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
     """A row of a table of trainings of transformers: sizes of the model, and how it is divided over GPUs."""
     if OUT_OF_MEMORY.upper() in record.get("note", ""):
-        tried = _transformer({**record, "note": "", "step_ms": "1"}, number)
+        tried = _transformer(_Record({**record, "note": "", "step_ms": "1"}), number)
         return LeftOut(number, OUT_OF_MEMORY, job=tried) if isinstance(tried, Row) else tried
     why = _untrained(record)
     if why:
         return why
-    gpus, accumulate, tensor, stages, context = (int(record[name] or 1) for name in ("gpus", "accumulation", "tp", "pp", "cp"))
+    gpus, accumulate, tensor, stages, context = (record.count(name, 1) for name in ("gpus", "accumulation", "tp", "pp", "cp"))
     replicas = gpus // (tensor * stages * context)
     form, positions = ("llama", "rotary") if record["ffn_kind"] == "swiglu" else ("gpt", "learned")
-    sizes = ",".join(f"{name}={record[name]}" for name in ("layers", "d_model", "heads", "ffn", "vocab"))
-    more = f"kv_heads={record['kv_heads'] or record['heads']},tied={'on' if record['tied_embeddings'] == 'yes' else 'off'}"
+    sizes = ",".join(f"{name}={record.count(name)}" for name in ("layers", "d_model", "heads", "ffn", "vocab"))
+    more = f"kv_heads={record.count('kv_heads', record.count('heads'))},tied={'on' if record['tied_embeddings'] == 'yes' else 'off'}"
     if (
         form == "llama"
         and record["kv_heads"] in ("", record["heads"])
@@ -273,8 +292,8 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
     model = f"{PREFIX}form={form},{sizes},{more}"
     job = Job(
         model,
-        int(record["micro_batch"]) * accumulate * replicas,
-        image_size=int(record["seq"]),
+        record.count("micro_batch") * accumulate * replicas,
+        image_size=record.count("seq"),
         optimizer="adamw",
         form=(names.optimizer_of(record.get("optimizer", "")) or ("adamw", "foreach"))[1],
         clip_norm=1.0 if stages == 1 else None,  # no stage has all gradients
@@ -284,7 +303,7 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
         checkpoint=_CHECKPOINTS[record["activation_checkpointing"]],
     )
     card = names.preset_of(record["gpu"])
-    peaks = {name: record.get(f"peak_{name}_gib") for name in ("reserved", "allocated")}
+    peaks = {name: record.measured(f"peak_{name}_gib") for name in ("reserved", "allocated") if record[f"peak_{name}_gib"]}
     keeps = {"GRAD_OP": "reshard=off", "ZeRO-1": "shard=1"}
     options = [option for word, option in keeps.items() if word in record["shard"]] + ([f"tp={tensor}"] if tensor > 1 else [])
     options += ["gradients=fused"] if "Megatron" in record.get("software", "") and "shard=1" in options else []
@@ -300,10 +319,10 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
         job,
         True,
         "eager",
-        float(record["step_ms"]) / 1e3,
+        record.measured("step_ms") / 1e3,
         False,
         strategy=strategy if stages == 1 else _pipeline(stages, accumulate, replicas, tensor, "ZeRO-1" in record["shard"], _MEGATRON_LM),
-        peaks=tuple((name, float(size) * 2**30) for name, size in peaks.items() if size),
+        peaks=tuple((name, size * 2**30) for name, size in peaks.items()),
     )
 
 
@@ -343,7 +362,7 @@ def _untrained(record: _Record) -> str:
     unread = (record["moe"] and not _experts(record)) or (experts and (tensor or stages or context)) or (context and stages)
     if unread or any(record.get(degree, "") not in ("", "1") for degree in _OTHER_DEGREES):
         return "divides experts or sequences and more, or has several stages per device"
-    if int(record["gpus"] or 1) % math.prod(int(record[degree] or 1) for degree in ("tp", "pp", "cp")):
+    if record.count("gpus", 1) % math.prod(record.count(degree, 1) for degree in ("tp", "pp", "cp")):
         return "its degrees do not multiply to its GPUs"
     if not record["precision"].startswith("bf16"):
         return "a precision below 16 bits"
@@ -353,8 +372,8 @@ def _untrained(record: _Record) -> str:
         return f"no preset for {record['gpu']}"
     if record["activation_checkpointing"] not in _CHECKPOINTS:
         return "says nothing that --checkpoint means of its checkpointing"
-    counts = ("layers", "d_model", "heads", "ffn", "vocab", "micro_batch", "gpus", "seq")
-    return "" if all(map(_positive, [record["step_ms"], *(record[name] for name in counts)])) else "a size or the time is missing"
+    needed = ("step_ms", "layers", "d_model", "heads", "ffn", "vocab", "micro_batch", "gpus", "seq")
+    return "" if all(record[name] for name in needed) else "a size or the time is missing"
 
 
 #: Why runs are left out that did not end.
@@ -374,7 +393,7 @@ def _nanotron(record: _Record, number: int) -> Row | LeftOut | str:
     with it, they are summed whole once that has ended (`init_model` and `training_step` of src/nanotron/trainer.py).
     """
     if record["ok"] != "yes":
-        tried = _nanotron({**record, "ok": "yes", "step_ms": "1", "memory_gb": "0"}, number)
+        tried = _nanotron(_Record({**record, "ok": "yes", "step_ms": "1", "memory_gb": ""}), number)
         return LeftOut(number, FAILED, job=tried if isinstance(tried, Row) else None)
     if record["model"] not in _NANOTRON:
         return f"no workload for nanotron's {record['model']}"
@@ -388,14 +407,14 @@ def _nanotron(record: _Record, number: int) -> Row | LeftOut | str:
         "precision": "bf16, fp32 gradients", "compile": "no", "shard": "", "software": "nanotron", "step_ms": record["step_ms"],
         "optimizer": "AdamW (fused)",
     }  # fmt: skip
-    row = _transformer(same, number)
+    row = _transformer(_Record(same), number)
     if not isinstance(row, Row):
         return row
-    tensor, stages, size = int(record["tp"]), int(record["pp"]), float(record.get("memory_gb") or 0) * 2**30
-    peaks = (("", size),) if size else ()
+    tensor, stages = record.count("tp", 1), record.count("pp", 1)
+    peaks = (("", record.measured("memory_gb") * 2**30),) if record["memory_gb"] else ()
     if stages > 1:
-        replicas = int(record["gpus"]) // (tensor * stages)
-        pipeline = _pipeline(stages, int(record["accumulation"]), replicas, tensor, record["zero"] == "1", "gradients=held")
+        replicas = record.count("gpus", 1) // (tensor * stages)
+        pipeline = _pipeline(stages, record.count("accumulation", 1), replicas, tensor, record["zero"] == "1", "gradients=held")
         return row._replace(strategy=pipeline, peaks=peaks)
     strategy = ZERO_1 if record["zero"] == "1" else "fsdp:shard=0" if tensor > 1 else "data-parallel"
     options = ["gradients=held"] + ([f"tp={tensor}"] if tensor > 1 else [])

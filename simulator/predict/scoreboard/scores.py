@@ -1,6 +1,5 @@
 """Scores of predicted steps, by source, GPU, family and precision, beside the errors that peers publish of themselves."""
 
-import csv
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import exp, log, sqrt
@@ -10,6 +9,8 @@ from statistics import fmean, median
 from simulator.engine.costs.cost import Z_90
 from traces.documents.scoreboard import Correction, Group, PeerScore, Score, Scoreboard, ScoredStep, Unpredicted
 from traces.errors import Code, SchedcastError
+from traces.files import read_table
+from traces.units import read_number
 
 #: Models from which a GPU's factor in a precision is estimated, at least.
 LEAST_MODELS = 4
@@ -78,14 +79,12 @@ def peer_scores(folder: Path) -> list[PeerScore]:
     """The scores of the peers whose errors stand in a table of the folder. Raises SchedcastError if a figure is no number."""
     errors: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for path in sorted(folder.rglob("*.csv")):
-        with path.open(newline="", encoding="utf-8") as file:
-            table = csv.DictReader(file)
-            for record in table if {*PEER_COLUMNS} <= {*(table.fieldnames or ())} else ():
-                try:
-                    error = float(record["time_error_pct"]) / 100
-                except ValueError as fault:
-                    raise SchedcastError(f"{path}: {record['time_error_pct']!r} is no error in percent; correct it", Code.FILE) from fault
-                errors[record["peer"], record["gpu"], record.get("note", "")].append(error)
+        table = read_table(path, "table of steps")
+        for line, record in table.rows if {*PEER_COLUMNS} <= {*table.columns} else ():
+            percent = read_number(record["time_error_pct"]) if isinstance(record, dict) else None
+            if not isinstance(record, dict) or percent is None:
+                raise SchedcastError(f"{path}, line {line}: it has no error in percent; correct it", Code.FILE)
+            errors[record["peer"], record["gpu"], record.get("note", "")].append(percent / 100)
     return [
         PeerScore(
             peer=peer, gpu=gpu, note=note, rows=len(own), median_error=round(median(map(abs, own)), 3),

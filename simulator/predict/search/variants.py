@@ -12,6 +12,7 @@ from simulator.model.checkpoint import choice
 from simulator.model.job import Job
 from simulator.model.workloads.registry import is_language_model
 from traces.errors import SchedcastError, UnknownNameError
+from traces.units import read_integer
 
 #: The fields of a job that a search may vary, with what reads their values.
 VARIED = {"accumulate": int, "checkpoint": str}
@@ -32,8 +33,8 @@ def read_tries(texts: Sequence[str]) -> Tries:
         if name not in VARIED:
             raise UnknownNameError("field for --try", name, tuple(VARIED), f"give it as in {_EXAMPLE}")
         for value in listed:
-            if name == "accumulate" and not (value.isdecimal() and int(value)):
-                raise SchedcastError(f"--try {text}: {value!r} is not a number of at least 1; give it as in {_EXAMPLE}")
+            if name == "accumulate" and read_integer(value, 1) is None:
+                raise SchedcastError(f"--try {text[:60]}: {value[:40]!r} is not a number of at least 1; give it as in {_EXAMPLE}")
             if name == "checkpoint":
                 choice.read(value)
         tries[name] = tuple(dict.fromkeys((*tries.get(name, ()), *listed)))

@@ -22,6 +22,7 @@ from simulator.replay.whatif.edit import (
 from simulator.replay.whatif.matching import MalformedError
 from simulator.replay.whatif.optimizer import least_kernel_s
 from traces.errors import SchedcastError
+from traces.units import read_integer
 
 NAME = "backward-fusion"
 FORM = "backward-fusion[=LAYERS]"
@@ -42,9 +43,10 @@ def parse(rest: str) -> int:
     """Return the number of pieces into which an update of all parameters at once is cut."""
     if not rest:
         return LAYERS
-    if not (rest.startswith("=") and rest[1:].isdecimal() and 1 <= int(rest[1:]) <= 10_000):
+    layers = read_integer(rest.removeprefix("="), 1, 10_000) if rest.startswith("=") else None
+    if layers is None:
         raise MalformedError(f"{rest[:40]!r} is not a number of layers from 1 to 10000")
-    return int(rest[1:])
+    return layers
 
 
 def apply(replay: Replay, request: int) -> tuple[Replay, list[str]]:

@@ -92,9 +92,10 @@ def parse(rest: str) -> Request:
     if not text.startswith("workers"):
         return Request(scale=speed(text))
     number = text.removeprefix("workers").strip().removeprefix("=").strip()
-    if not (number.isdecimal() and 1 <= int(number) <= MOST_WORKERS):
+    workers = units.read_integer(number, 1, MOST_WORKERS)
+    if workers is None:
         raise MalformedError(f"{number[:40]!r} is not a number of workers from 1 to {MOST_WORKERS}")
-    return Request(workers=int(number))
+    return Request(workers=workers)
 
 
 def apply(replay: Replay, request: Request) -> tuple[Replay, list[str]]:

@@ -106,10 +106,9 @@ def nothing(rest: str) -> None:
 
 def factor(text: str, least: float = 0.0) -> float:
     """Return the number in `text`, which must be larger than `least`; 0 is allowed if `least` is 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise MalformedError(f"{text[:40]!r} is not a number") from None
+    number = units.read_number(text)
+    if number is None:
+        raise MalformedError(f"{text[:40]!r} is not a number")
     if not (least < number <= LARGEST_FACTOR or number == least == 0.0):
         raise MalformedError(f"the factor {text[:40]} is out of range")
     return number

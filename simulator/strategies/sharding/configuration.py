@@ -6,6 +6,7 @@ from typing import Literal, Self
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from traces.errors import Code, SchedcastError
+from traces.units import read_integer
 
 #: The dimensions of an output: image, channel, height, width. An output of two dimensions has the first two.
 DIMENSIONS = ("n", "c", "h", "w")
@@ -50,9 +51,10 @@ class Configuration:
         degrees: dict[str, int] = {}
         for part in text.split(","):
             name, _, number = part.strip().partition("=")
-            if name not in DIMENSIONS or name in degrees or not number.isdecimal() or not 1 <= int(number[:9]) <= 65536:
+            degree = read_integer(number, 1, 65536)
+            if name not in DIMENSIONS or name in degrees or degree is None:
                 raise SchedcastError(f"{part.strip()[:40]!r} in {text[:80]!r} is no degree of parallelism; give them as in n=4,h=2")
-            degrees[name] = int(number)
+            degrees[name] = degree
         return cls(**degrees)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -80,3 +81,13 @@ def test_agents_run_no_code_and_read_no_file_that_was_not_named(tmp_path):
 
 def test_models_that_the_server_was_started_with_may_be_code():
     check_steered(JobRequest("mine.py:make"), ["mine.py:make"])
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("closed", "status"), [("<&-", 0), (">&-", 2), ("| true", 0)])
+def test_the_server_without_a_client_ends(tmp_path, closed, status):
+    pytest.importorskip("mcp")
+    line = f"{sys.executable} -m ui.cli mcp {closed}"
+    first = '{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n'
+    done = subprocess.run(["sh", "-c", line], input=first, capture_output=True, text=True, cwd=tmp_path, env=ENVIRONMENT)
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr

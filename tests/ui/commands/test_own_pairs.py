@@ -75,6 +75,17 @@ def test_a_row_that_cannot_be_judged_is_named(own, row, why):
     assert str(refused.value).endswith(why)
 
 
+def test_the_other_rows_are_judged(own, caplog):
+    (made,) = judgments(
+        own(f"precision=amp,2.0,2.5,ms,{MLP},8,h100,tf32,,,", f"precision=amp,x,1,ms,{MLP},8,h100,,,,", "amp," + "x" * 200_000)
+    )
+    assert made.rule == "amp"
+    assert [record.getMessage().partition(", ")[2] for record in caplog.records] == [
+        "line 3: before is 'x'; expected a number above 0; the row is left out",
+        "line 4: it cannot be read: field larger than field limit (131072); the row is left out",
+    ]
+
+
 def test_columns_that_are_missing_or_unknown_are_named(own):
     for head, what in (("change,before\n", "has no column 'after'"), (f"colour,{HEAD}", "has a column 'colour'")):
         with pytest.raises(SchedcastError, match=what):

@@ -110,7 +110,7 @@ _TEXT = "editor text"
 def stream_of(lane: str) -> int | None:
     """The stream of a lane of a timeline: 1 of "stream 1"; None for another lane."""
     number = lane.removeprefix("stream ")
-    return int(number) if number.isdecimal() else None
+    return units.read_integer(number, 0)
 
 
 def spare_lanes(order: Order) -> list[tuple[str, str]]:

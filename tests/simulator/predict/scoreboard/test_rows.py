@@ -235,8 +235,8 @@ def test_a_folder_without_tables_is_refused(tmp_path):
         read_folder(tmp_path)
     with refuses(Code.FILE, "is no folder"):
         read_folder(tmp_path / "absent")
-    (tmp_path / "damaged.csv.gz").write_bytes(b"no gzip")
-    with refuses(Code.FILE, "cannot read .*damaged.csv.gz"):
+    (tmp_path / "damaged.csv.gz").write_bytes(b"\x1f\x8bno gzip")
+    with refuses(Code.FILE, "table of steps .*damaged.csv.gz is a damaged gzip file"):
         read_folder(tmp_path)
 
 
@@ -256,3 +256,40 @@ def test_most_of_the_shared_tables_can_be_predicted():
     rows, left_out = read(folder / "more_steps.csv")
     assert len(rows) + len(left_out) == 128
     assert len(rows) >= 85
+
+
+TRANSFORMER = {
+    "source": "own", "arch": "GPT", "layers": "2", "d_model": "64", "heads": "4", "kv_heads": "", "ffn": "256", "ffn_kind": "gelu",
+    "vocab": "100", "tied_embeddings": "yes", "moe": "", "seq": "16", "micro_batch": "2", "accumulation": "1", "gpus": "2", "gpu": "h100",
+    "tp": "1", "pp": "1", "cp": "", "ep": "", "shard": "FULL_SHARD", "activation_checkpointing": "none", "precision": "bf16 amp",
+    "compile": "no", "software": "", "step_ms": "5",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"gpus": "x"}, "gpus is 'x'; expected a whole number from 1 to 1,000,000,000"),
+        ({"layers": "9" * 5000}, "layers is '999"),
+        ({"tp": "0"}, "tp is '0'"),
+        ({"step_ms": "1e999"}, "step_ms is '1e999'; expected a number above 0"),
+    ],
+)
+def test_a_damaged_row_is_named_and_the_others_are_read(tmp_path, change, why):
+    path = tmp_path / "steps.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*TRANSFORMER])
+        writer.writeheader()
+        writer.writerows([TRANSFORMER, TRANSFORMER | change])
+    (row,), (left_out,) = read(path, "steps.csv")
+    assert (row.number, row.job.batch, left_out.number) == (0, 4, 1)
+    assert left_out.why.startswith(f"line 3 of steps.csv: {why}")
+
+
+def test_columns_that_a_table_lacks_are_empty(tmp_path):
+    path = tmp_path / "steps.csv"
+    named = ("arch", "layers", "d_model", "shard", "gpus", "tp", "pp", "step_ms")
+    path.write_text(",".join(named) + "\n" + ",".join(TRANSFORMER[name] for name in named) + "\n")
+    rows, (left_out,) = read(path)
+    assert not rows
+    assert left_out.why == "a precision below 16 bits"
