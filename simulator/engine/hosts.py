@@ -6,6 +6,7 @@ What a task takes of the host in eager mode:
 - else `dispatch_s` per launch (presets: a typical eager op);
 - nothing if it has no launch (aliases);
 - `dispatch_s + call_s` for a host task, which is one call;
+- the `issue_s` of its cost for a task that the host itself runs (`Body.on_host`);
 - nothing for a task that the host waits for (`Body.blocks_host`), but it issues no other before that has ended.
 
 Then come `record_s` once if a task of another lane waits for it, `wait_s` for each event of its own host that it waits for itself, and
@@ -26,9 +27,11 @@ from math import inf
 from simpy import Event
 
 from simulator.engine.clock import Signal
+from simulator.engine.costs.cost import Cost
 from simulator.engine.world import World
 from simulator.machine.machine import HostLane
 from simulator.plan.dependencies import Dependencies
+from simulator.plan.task import Resource, Task
 
 #: The name of a lane, and the indices of its tasks.
 Streams = Mapping[tuple[str, int], list[int]]
@@ -47,9 +50,11 @@ class IssueTimes:
         iterations: int | None,
     ):
         """`launches` by task index; `issue_s` by index of the host's tasks (None: unknown); `recorded`: tasks that other lanes wait for."""
+        tasks = dependencies.tasks
         self._host, self._dependencies, self._iterations = host, dependencies, iterations
         self._issue = {
-            index: issue_seconds(host, launches[index], seconds) + (host.record_s if index in recorded else 0.0)
+            index: (seconds or 0.0 if tasks[index].body.on_host else issue_seconds(host, launches[index], seconds))
+            + (host.record_s if index in recorded else 0.0)
             for index, seconds in issue_s.items()
         }
         self._indices = sorted(self._issue)
@@ -85,6 +90,11 @@ def recorded_tasks(dependencies: Dependencies) -> frozenset[int]:
 def issue_seconds(host: HostLane, launches: int, op_s: float | None) -> float:
     """What issuing a task takes of the host, events aside. `op_s`: the `issue_s` of its cost."""
     return host.dispatch_s * launches if op_s is None or not launches else host.dispatch_s + op_s
+
+
+def called_s(host: HostLane, task: Task, cost: Cost) -> float | None:
+    """What a task takes of the host besides `dispatch_s`: a call of the host, or the `issue_s` of its cost."""
+    return host.call_s if task.body.resource is Resource.HOST and not task.body.on_host else cost.issue_s
 
 
 class EagerHost:

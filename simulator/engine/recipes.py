@@ -235,10 +235,10 @@ def _recipe(task: Task, cost: Cost, seconds: float, gap_s: float, site: _Site, l
         core = site.shape(cost)._replace(held=True) if site.on_core and not site.library else None
         return Recipe(overhead_s, task.priority, core, route, moved, launches=0 if route.alias else cost.launches)
     if resource is Resource.HOST:
-        called_s = 0.0 if host is None or body.blocks_host else max(0.0, host.callback_s + gap_s)
-        seconds = body.duration_s + (overhead_s if host is None else called_s)
+        called_s = 0.0 if host is None or body.blocks_host or body.on_host else max(0.0, host.callback_s + gap_s)
+        seconds = (cost.cold_s if body.on_host else body.duration_s) + (overhead_s if host is None else called_s)
         shape = site.shape(cost) if site.on_core and seconds else None
-        return Recipe(seconds, task.priority, shape, launches=0 if body.blocks_host else 1)
+        return Recipe(seconds, task.priority, shape, launches=0 if body.blocks_host or body.on_host else 1)
     seconds += overhead_s
     recipe = Recipe(seconds, task.priority, site.shape(cost) if seconds else None, launches=cost.launches)
     if resource is Resource.COMPUTE and body.ends is not None:  # a kernel that copies

@@ -11,7 +11,7 @@ from math import inf
 from simulator.engine.capacity import Capacity, sharing_lanes
 from simulator.engine.clock import Clock
 from simulator.engine.costs.cost import Cost
-from simulator.engine.hosts import EagerHost, GraphHost, IssueTimes, Streams, recorded_tasks
+from simulator.engine.hosts import EagerHost, GraphHost, IssueTimes, Streams, called_s, recorded_tasks
 from simulator.engine.kernels import Pool
 from simulator.engine.lanes import Lane
 from simulator.engine.links import Links
@@ -25,7 +25,6 @@ from simulator.engine.world import Unrolled, World
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies, dependencies_of
 from simulator.plan.plan import Plan
-from simulator.plan.task import Resource
 from traces.documents.timeline import Span, Timeline
 from traces.process import gc_paused
 
@@ -238,11 +237,10 @@ class Simulation:
         if self._mode == GRAPH:
             return GraphHost(self._world, host, streams)
         tasks = self._plan.tasks
-        calls = {index: tasks[index].body.resource is Resource.HOST for indices in streams.values() for index in indices}
-        issue_s = {index: host.call_s if call else costs[index].issue_s for index, call in calls.items()}
+        issue_s = {index: called_s(host, tasks[index], costs[index]) for indices in streams.values() for index in indices}
         launches = [recipe.launches for recipe in self._world.recipes]
         times = IssueTimes(host, self._dependencies, launches, issue_s, recorded_tasks(self._dependencies), iterations)
-        awaited = frozenset(index for index in calls if tasks[index].body.blocks_host)
+        awaited = frozenset(index for index in issue_s if tasks[index].body.blocks_host)
         return EagerHost(self._world, host.queue_depth, streams, times, launches, awaited)
 
     def play(self) -> None:

@@ -197,6 +197,8 @@ class Body:
     waits_for_peers: bool = False
     #: The ends of what moves as many bytes at the same time and is not in the plan (`bodies.copy.Copy`).
     beside: tuple[tuple[str, str], ...] = ()
+    #: Whether the host itself runs it before it issues the next task: on a GPU, nothing is launched and no stream waits.
+    on_host: bool = False
     #: Whether the host that issues it goes on only when it has ended. A graph, whose launch issues everything at once, cannot contain it.
     blocks_host: bool = False
 

@@ -37,7 +37,7 @@ from simulator.predict.repeated import Group, NotRepeatedError, repeated_group
 from simulator.predict.sensitivity import issued_seconds, sensitivity
 from simulator.predict.waterfall import StepParts, step_parts, task_seconds, waterfall
 from simulator.strategies import registry as strategies
-from traces.documents.comparison import LOOPS, PYTORCH, PYTORCH_GRAPH, MemoryNeed, Prediction, Shares
+from traces.documents.comparison import LOOPS, PARALLEL_LOOPS, PYTORCH, PYTORCH_GRAPH, MemoryNeed, Prediction, Shares
 from traces.documents.timeline import AtPeak, Timeline
 from traces.documents.verdict import is_judged
 from traces.errors import Refusal, SchedcastError
@@ -124,6 +124,8 @@ def as_run(plan: Plan, machine: Machine, model: CostModel, mode: str) -> tuple[M
     """
     if plan.strategy in LOOPS:
         return machine.for_pytorch, model.for_pytorch, "eager"
+    if plan.strategy in PARALLEL_LOOPS:
+        return machine.for_parallel_loops, model.for_parallel_loops, "eager"
     if plan.strategy == PYTORCH_GRAPH:
         unsplit = machine.whole or machine
         return replace(unsplit, hosts=tuple(replace(host, graph_iterations=1) for host in unsplit.hosts)), model.whole, GRAPH
@@ -315,6 +317,8 @@ def plan_strategy(text: str, shared: Mapping[str, str], job, machine: Machine, m
     strategy, options = strategies.parse(text, shared)
     if strategy.name in LOOPS:
         machine, model = machine.for_pytorch, model.for_pytorch
+    elif strategy.name in PARALLEL_LOOPS:
+        machine, model = machine.for_parallel_loops, model.for_parallel_loops
     elif machine.whole is not None and strategy.least_devices == 1:
         machine, model = machine.whole, model.whole
     return strategy.plan(job.in_few(few), machine, model, options)
@@ -376,8 +380,12 @@ def forecast_strategy(
 
 
 def references(machine: Machine) -> tuple[str, ...]:
-    """What a user has without a schedule: plain PyTorch and, on a GPU, the same with each step captured in a CUDA graph."""
-    return (PYTORCH, PYTORCH_GRAPH) if machine.devices[0].kind == "gpu" else (PYTORCH,)
+    """What a user has without a schedule: plain PyTorch and, on a GPU, the same with each step captured in a CUDA graph.
+
+    On several devices with a process on each, also PyTorch's own parallel loops.
+    """
+    alone = (PYTORCH, PYTORCH_GRAPH) if machine.devices[0].kind == "gpu" else (PYTORCH,)
+    return (*alone, *PARALLEL_LOOPS) if machine.library and len(machine.devices) > 1 else alone
 
 
 def forecast_many(

@@ -28,7 +28,7 @@ from typing import Any
 from simulator.engine.clock import Clock
 from simulator.engine.costs.cost import DATASHEET, Cost
 from simulator.engine.costs.model import linked
-from simulator.engine.hosts import IssueTimes, recorded_tasks
+from simulator.engine.hosts import IssueTimes, called_s, recorded_tasks
 from simulator.engine.links import Links, Route
 from simulator.engine.simulation import GRAPH
 from simulator.machine.machine import HostLane, Machine
@@ -160,6 +160,8 @@ class _Attribution:
             overhead_s = min(overhead_s, length_s)
             yield overhead, overhead_s
             yield from self._transfer(route, length_s - overhead_s)
+        elif task.body.on_host:
+            yield self._cost_source(cost), length_s
         elif resource is Resource.HOST:
             waiting_s = min(length_s, overhead_s if host is None else host.callback_s)
             yield (overhead if host is None else self.source("callback_s", host.errors.get("callback_s", 0.0))), waiting_s
@@ -215,7 +217,7 @@ class _Attribution:
     def _launches(self, task: Task, cost: Cost) -> int:
         """The launches of a task, as `engine.recipes` counts them: none of an alias, and one of a call of the host."""
         if task.body.resource is Resource.HOST:
-            return 0 if task.body.blocks_host else 1
+            return 0 if task.body.blocks_host or task.body.on_host else 1
         return 0 if linked(task) and self._route(task) is None else cost.launches
 
     def _transfer(self, route: Route, length_s: float) -> Iterator[tuple[str, float]]:
@@ -234,7 +236,7 @@ class _Issues:
         self._indices = sorted(index for device in host.devices for index in of.indices.get(device, ()))
         self._position = {plan.tasks[index].name: position for position, index in enumerate(self._indices)}
         self._graph_source = of.source("graph_launch_s", host.errors.get("graph_launch_s", 0.0))
-        issue_s = {i: host.call_s if plan.tasks[i].body.resource is Resource.HOST else of.costs[i].issue_s for i in self._indices}
+        issue_s = {i: called_s(host, plan.tasks[i], of.costs[i]) for i in self._indices}
         known = {index: None if seconds is None else 0.0 for index, seconds in issue_s.items()}
         recorded, launches = of.recorded, of.launches
 

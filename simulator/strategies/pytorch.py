@@ -4,7 +4,7 @@ Joins the ops into which capture splits a backward op (dX, and dW with dB), so t
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from simulator.engine.costs.cost import PlanCosts
@@ -67,8 +67,13 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 
 def in_one_call(tasks: list[Task], build: PlanBuilder) -> list[Task]:
     """A step and its updates, which one call of the optimizer issues."""
-    updates = enumerate(build.updates())
-    return tasks + [replace(task, body=replace(task.body, capturable=False, call="same" if number else "step")) for number, task in updates]
+    return tasks + called_once(build.updates())
+
+
+def called_once(updates: Iterable[Task]) -> list[Task]:
+    """Updates that one call of the optimizer issues."""
+    calls = enumerate(updates)
+    return [replace(task, body=replace(task.body, capturable=False, call="same" if number else "step")) for number, task in calls]
 
 
 def own_step(
@@ -81,9 +86,15 @@ def own_step(
 
     On a GPU attention that drops weights is one op like any other attention, and drawing its mask, within the kernel, costs nothing here.
     """
-    graph = job.graph(job.batch // job.accumulate, job.accumulate)
+    build = PlanBuilder(job, machine.devices[0].name, own_graph(job, machine, job.accumulate))
+    return build.plan(name, with_updates(with_views(build.step(), build), build), options)
+
+
+def own_graph(job: Job, machine: Machine, parts: int) -> TrainingGraph:
+    """The graph of one of `parts` parts of the batch as autograd issues it. Raises SchedcastError for recurrent layers."""
+    graph = job.graph(job.batch // parts, parts)
     if machine.devices[0].kind == "gpu" and _drops_attention(graph):
-        graph = job.graph(job.batch // job.accumulate, job.accumulate, fused_dropout=True)
+        graph = job.graph(job.batch // parts, parts, fused_dropout=True)
     graph = joined(graph)
     recurrent = next((op for op in graph.ops if op_class(op.body.target) == "recurrent"), None)
     if recurrent is not None:
@@ -92,15 +103,18 @@ def own_step(
             " here; schedcast validate times it",
             Code.MODEL,
         )
-    build = PlanBuilder(job, machine.devices[0].name, graph)
-    tasks = [_with_views(task, build) for task in build.step()]
-    return build.plan(name, with_updates(tasks, build), options)
+    return graph
 
 
 def _drops_attention(graph: TrainingGraph) -> bool:
     """Whether an attention drops weights. Only capture calls this softmax, for `scaled_dot_product_attention` with dropout."""
     weights = {op.writes[0].value for op in graph.ops if op.body.target == "aten._safe_softmax.default"}
     return any(op.body.target == DROPOUT and op.reads[0].value in weights for op in graph.ops)
+
+
+def with_views(tasks: Iterable[Task], build: PlanBuilder) -> list[Task]:
+    """The tasks with the views that autograd makes before them."""
+    return [_with_views(task, build) for task in tasks]
 
 
 def _with_views(task: Task, build: PlanBuilder) -> Task:

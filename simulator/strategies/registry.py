@@ -35,6 +35,7 @@ from simulator.plan.editor import order_csv
 from simulator.plan.plan import Plan
 from simulator.strategies.builder import FEW_PARTS, MOST_TASKS
 from simulator.strategies.options import AnyOptions, Portion, option_names, option_values
+from traces.documents.comparison import BASELINE, PYTORCH_DDP, PYTORCH_FSDP
 from traces.errors import Code, SchedcastError, UnknownNameError
 
 
@@ -201,11 +202,13 @@ def every() -> list[Strategy]:
 
 def require_executed(strategy: Strategy) -> None:
     """Raise SchedcastError for a strategy that is only predicted."""
-    if not strategy.executed:
-        raise SchedcastError(
-            f"strategy {strategy.name} is your own loop, which no executor runs; run baseline, the same step as a plan;"
-            f" predict shows {strategy.name}, and validate times it too"
-        )
+    if strategy.executed:
+        return
+    several = {PYTORCH_DDP: "data-parallel", PYTORCH_FSDP: "fsdp"}.get(strategy.name, "")
+    raise SchedcastError(
+        f"strategy {strategy.name} is your own loop, which no executor runs; run {several or BASELINE}, the same step as a plan; predict"
+        f" shows {strategy.name}{'' if several else ', and validate times it too'}"
+    )
 
 
 def family(text: str) -> str:

@@ -21,6 +21,9 @@ PYTORCH_GRAPH = "pytorch-graph"
 PYTORCH_HOOKS = "pytorch-hooks"
 #: What runs in PyTorch's own loop, with its costs.
 LOOPS = (PYTORCH, PYTORCH_HOOKS)
+#: The user's own loop on several devices, a process on each: DistributedDataParallel, and FSDP2 (`fully_shard`).
+PYTORCH_DDP, PYTORCH_FSDP = "pytorch-ddp", "pytorch-fsdp"
+PARALLEL_LOOPS = (PYTORCH_DDP, PYTORCH_FSDP)
 #: The same step as a plan on one stream.
 BASELINE = "baseline"
 

@@ -23,11 +23,11 @@ from simulator.model.job import Job
 from simulator.model.live import live_factory, undisturbed
 from simulator.model.tokens import tokens_of
 from simulator.model.usual_batch import usual_batch
-from simulator.predict.forecast import Forecast, forecast_many, prediction
+from simulator.predict.forecast import Forecast, forecast_many, prediction, references
 from simulator.predict.largest_batch import with_largest_batch
 from simulator.predict.normal import normal
 from traces import units
-from traces.documents.comparison import PYTORCH, Prediction
+from traces.documents.comparison import PARALLEL_LOOPS, PYTORCH, Prediction
 from traces.documents.predictions import Normal
 from traces.documents.timeline import Timeline
 from traces.errors import Code, Refusal, SchedcastError, required
@@ -303,6 +303,8 @@ def _predicted(job: Job, machine: str, placement: Placement, chosen: str, asked:
     with around(job):
         target, model = costs_for(job, profile, None if profile else machine, placement)
         asked = tuple(dict.fromkeys([PYTORCH, *asked, chosen]))
+        if len(asked) > 1:  # a comparison has all loops that a user may run
+            asked = tuple(dict.fromkeys([PYTORCH, *(text for text in references(target) if text in PARALLEL_LOOPS), *asked]))
         answers = dict(forecast_many(job, asked, {}, target, model, placement.mode))
     if chosen == PYTORCH and isinstance(answers[PYTORCH], Refusal):  # the answer says why; our executor's own loop is the nearest
         chosen, asked = "baseline", tuple(dict.fromkeys([*asked, "baseline"]))

@@ -18,7 +18,7 @@ from simulator.predict.forecast import Forecast, forecast_many, prediction, refe
 from simulator.predict.largest_batch import with_batch_words, with_largest_batch
 from simulator.predict.normal import normal
 from simulator.strategies import registry as strategies
-from traces.documents.comparison import BASELINE, PYTORCH, PYTORCH_GRAPH, Prediction
+from traces.documents.comparison import BASELINE, PYTORCH, Prediction
 from traces.documents.predictions import Normal
 from traces.errors import Refusal, SchedcastError, required
 from traces.outputs import check_outputs
@@ -66,8 +66,8 @@ class Answer:
 
     @property
     def rows(self) -> list[Prediction]:
-        """The predictions of plain PyTorch, also in a CUDA graph, and of the baseline, then this one."""
-        texts = [text for text in dict.fromkeys((PYTORCH, PYTORCH_GRAPH, BASELINE, self.strategy)) if text in self.known]
+        """The predictions of the user's own loops and of the baseline, then this one."""
+        texts = [text for text in dict.fromkeys((*references(self.machine), BASELINE, self.strategy)) if text in self.known]
         return [self.prediction if text == self.strategy else self._document(self.known[text]) for text in texts]
 
     @cached_property
@@ -145,7 +145,8 @@ def predict(
     )
     if any(answer.strategy in texts for answer in answers if answer.refusal is not None):
         raise typer.Exit(2)
-    if not all(answer.forecast.fits for answer in predicted if answer.strategy in texts or answer.strategy not in (PYTORCH, PYTORCH_GRAPH)):
+    asked_for = (each for each in predicted if each.strategy in texts or each.strategy not in references(each.machine))
+    if not all(each.forecast.fits for each in asked_for):
         raise typer.Exit(1)
 
 

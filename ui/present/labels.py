@@ -8,12 +8,18 @@ from operator import itemgetter
 from pathlib import PurePath
 
 from traces import units
-from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH, Shares, Validation, ValidationResult
+from traces.documents.comparison import PYTORCH, PYTORCH_DDP, PYTORCH_FSDP, PYTORCH_GRAPH, Shares, Validation, ValidationResult
 
 #: What people call the row of plain PyTorch.
 PLAIN = "plain PyTorch"
 #: What people call the strategies that are not told by their names. The baseline is not what a user has: that is plain PyTorch.
-_NAMES = {PYTORCH: PLAIN, PYTORCH_GRAPH: f"{PLAIN}, one CUDA graph", "baseline": "baseline (one stream, our executor)"}
+_NAMES = {
+    PYTORCH: PLAIN,
+    PYTORCH_GRAPH: f"{PLAIN}, one CUDA graph",
+    PYTORCH_DDP: "PyTorch's DDP",
+    PYTORCH_FSDP: "PyTorch's FSDP2",
+    "baseline": "baseline (one stream, our executor)",
+}
 #: What a schedule is, for pages that name one.
 SCHEDULE = (
     "A schedule says in which order the tasks of a step run, and on which stream or device; a strategy, such as backward-fusion, makes one."

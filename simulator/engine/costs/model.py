@@ -26,7 +26,7 @@ from math import hypot
 
 import numpy as np
 
-from simulator.engine.costs import efficiencies, fresh_memory
+from simulator.engine.costs import efficiencies, fresh_memory, hooks
 from simulator.engine.costs.contention import SMALL, group_of, pair_multipliers, precisions
 from simulator.engine.costs.cost import DATASHEET, FITTED, MEASURED, Cost
 from simulator.engine.costs.efficiencies import precision_of
@@ -38,7 +38,7 @@ from simulator.machine.machine import HostLane, Machine
 from simulator.plan.bodies.op_class import time_steps
 from simulator.plan.keys import keyed
 from simulator.plan.plan import Plan
-from simulator.plan.task import AGAIN, BACKWARD, FORWARD, Resource, Task
+from simulator.plan.task import AGAIN, BACKWARD, COLLECTIVE, FORWARD, Resource, Task
 from traces.documents.profile import KeyCost, LoopCosts, Profile
 
 #: Kernels of a time step in cuDNN: a product and the activations, in each direction (Appleyard et al. 2016, "Optimizing Performance of
@@ -62,9 +62,9 @@ def with_assumed_loop(cost: Cost, task: Task, host: HostLane) -> Cost:
     So, it is assumed, does a hook's call of an optimizer, which is Python like a module. It is no less: on a core of an EPYC with PyTorch
     2.13, a call of Adam's for-loop form takes 12 us besides launches of 1.9 us, 6.6 times a launch, where `loop_s` is 3.3 times a launch.
     A cast in forward takes none: autocast makes it within the call of another op, without Python. On that core such a cast takes 0.5 to 0.7
-    us beside 3.2 to 4.2 us of a linear layer of the same size.
+    us beside 3.2 to 4.2 us of a linear layer of the same size. What hooks of parallel loops issue takes none either: the hooks have costs.
     """
-    counts = task.body.call == "hook" if task.body.is_update else not (task.body.blocks_host or _is_cast(task))
+    counts = task.body.call == "hook" if task.body.is_update else not (task.body.blocks_host or _is_cast(task) or _in_hook(task))
     if not host.loop_s or not counts:
         return cost
     return replace(
@@ -76,7 +76,14 @@ def _is_cast(task: Task) -> bool:
     return (task.phase == FORWARD or AGAIN in task.name) and task.body.kind == "op" and task.body.target == _CAST
 
 
+def _in_hook(task: Task) -> bool:
+    """Whether hooks of a parallel loop issue the task."""
+    return task.phase == COLLECTIVE
+
+
 def _added_s(task: Task, loop: LoopCosts) -> float:
+    if _in_hook(task):
+        return 0.0
     if task.body.is_update:
         return loop.update_s * (task.body.call != "same") + loop.parameter_s * len(task.body.parameters)
     in_backward = task.phase == BACKWARD and AGAIN not in task.name
@@ -150,6 +157,11 @@ class CostModel:
         return CostModel(self.machine.for_pytorch, self.profile, self.precision, executor=self)
 
     @cached_property
+    def for_parallel_loops(self) -> "CostModel":
+        """The costs of PyTorch's own loop with a process on each device."""
+        return CostModel(self.machine.for_parallel_loops, self.profile, self.precision, executor=self)
+
+    @cached_property
     def by_table(self) -> "CostModel":
         """The costs of the table on the same machine."""
         return self if self.profile is None else CostModel(self.machine, None, self.precision)
@@ -167,7 +179,7 @@ class CostModel:
         """One cost per task of `plan.tasks`, in their order."""
         costs = [self._cost(task, key) for task, key in zip(plan.tasks, plan.body_keys, strict=True)]
         loop = self.profile.loop if self.profile is not None else None
-        if loop is None or not self.machine.devices[0].threads:
+        if loop is None or self._executor is None or self.machine.devices[0].kind != "cpu":
             return costs
         return fresh_memory.added(plan, costs, loop.fresh_s_per_byte)
 
@@ -231,6 +243,8 @@ class CostModel:
             issue = self._issues.per_launch(key, op_class)
             cost = Cost(key, 0.0, 0.0, DATASHEET, launches=body.launches, op_class=op_class)
             return replace(cost, issue_s=issue.seconds, issue_error=issue.error)
+        if body.on_host:
+            return hooks.cost(task, key, self.machine.host(device))
         if body.resource is Resource.HOST:
             return Cost(key, body.duration_s, body.duration_s, MEASURED, launches=0, op_class="host")
         measured = self.profile.costs.get(key) if self.profile is not None else None

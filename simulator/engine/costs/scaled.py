@@ -33,6 +33,11 @@ class ScaledCosts(CostModel):
         """The costs of PyTorch's own loop."""
         return ScaledCosts(self._base.for_pytorch, self._scale)
 
+    @cached_property
+    def for_parallel_loops(self) -> CostModel:
+        """The costs of PyTorch's own loop with a process on each device."""
+        return ScaledCosts(self._base.for_parallel_loops, self._scale)
+
     def _price(self, task: Task, device: str, key: str) -> Cost:
         """The cost keeps its key on the machine as it is: its error is one with that of the other machine's."""
         own, before, after = (model.cost(task) for model in (self._base, self._before, self._after))

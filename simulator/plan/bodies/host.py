@@ -59,6 +59,37 @@ class Synchronize(Body):
         return Work("host", 0.0, 0.0)
 
 
+#: What the host runs in PyTorch's own parallel loops (`engine.costs.hooks`).
+HookName = Literal[
+    "ddp step", "ddp parameter", "ddp bucket", "fsdp forward", "fsdp pre-forward", "fsdp post-forward", "fsdp pre-backward",
+    "fsdp post-backward", "fsdp end", "dtensor update foreach", "dtensor update fused", "dtensor update for",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Hook(Body):
+    """Code of PyTorch's parallel loops that the host runs, such as a hook of a unit, before it issues the next task.
+
+    `runs`: what; `parameters`: how many it works on. How long it takes is a matter of the host.
+    """
+
+    runs: HookName
+    parameters: int = 0
+    kind: Literal["hook"] = "hook"
+
+    launches = 0
+    resource = Resource.HOST
+    on_host = True
+
+    def key(self, task: Task) -> str:
+        """What runs, and for how many parameters."""
+        return f"hook|{self.runs}|{self.parameters}"
+
+    def work(self, task: Task) -> Work:
+        """No FLOPs and no bytes on a device."""
+        return Work("host", 0.0, 0.0)
+
+
 # Work of a device whose duration was recorded: a kernel, a memory copy or set, a collective.
 
 

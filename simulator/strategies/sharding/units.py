@@ -40,11 +40,20 @@ class Span:
     backward: bool
 
 
-def unit_of(path: str) -> str:
-    """The unit of a module path: up to the number of a block, as in `layers.3` of `layers.3.attention.query`; else the first name."""
+#: The unit of the whole model, with what belongs to no other.
+ROOT = "root"
+
+
+def unit_of(path: str, rest: str = "") -> str:
+    """The unit of a module path: up to the number of a block, as in `layers.3` of `layers.3.attention.query`; else the first name.
+
+    `rest`: the unit of paths without a block, if that is one.
+    """
     names = path.split(".")
+    if rest and not any(name.isdecimal() for name in names):
+        return rest
     number = next((at for at, name in enumerate(names) if name.isdecimal()), 0)
-    return ".".join(names[: number + 1]) or "root"
+    return ".".join(names[: number + 1]) or ROOT
 
 
 class Units:
@@ -58,14 +67,17 @@ class Units:
         ops: Collection[int] = (),
         apart: Collection[str] = (),
         whole: bool = False,
+        rest: str = "",
     ):
         """`parameters`: those that are in shards; `ops`: those that run where they are gathered (default: all). `apart`: parameters that
         are units by module, such as experts that other devices share than the rest of their block. `whole`: the others are one unit.
+        `rest`: the name of one unit for all parameters outside of blocks.
 
         Raise SchedcastError if the memory of a parameter is not contiguous.
         """
         self.graph, self.trained = graph, tuple(parameters or graph.parameters)
         self._apart, self._experts, self._whole = frozenset(apart), frozenset(parameters_of_experts(graph)), whole
+        self._rest = rest
         trained = frozenset(self.trained)
         for name in self.trained:
             value = graph.values[name]
@@ -110,7 +122,7 @@ class Units:
     def unit(self, parameter: str) -> str:
         """The unit of a parameter."""
         path = self.graph.layers[parameter]
-        return path if parameter in self._apart else "model" if self._whole else unit_of(path)
+        return path if parameter in self._apart else "model" if self._whole else unit_of(path, self._rest)
 
     @cached_property
     def apart(self) -> frozenset[str]:
