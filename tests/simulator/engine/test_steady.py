@@ -60,9 +60,19 @@ def test_a_long_run_is_what_is_left_without_prologue_and_drain():
         return 7.0 + 3.0 * iterations
 
     assert long_run(seconds_of, size=10, per_window=1, fewest=0) == LongRun(3.0, True)
-    assert runs == [FEWEST, 2 * FEWEST, 4 * FEWEST]
+    assert runs == [FEWEST, 2 * FEWEST, 4 * FEWEST, 8 * FEWEST, 16 * FEWEST, 32 * FEWEST]
     assert long_run(seconds_of, size=10, per_window=3, fewest=20).step_s == 3.0
-    assert runs[3:] == [21, 42, 84], "whole graphs, in which every queue has filled"
+    assert runs[6:] == [21, 42, 84, 168], "whole graphs, in which every queue has filled"
+    runs.clear()
+    assert long_run(seconds_of, size=1000, per_window=1, fewest=0) == LongRun(3.0, True)
+    assert runs == [FEWEST, 2 * FEWEST, 4 * FEWEST], "what can be afforded"
+
+
+def test_a_step_that_longer_runs_contradict_is_not_settled():
+    slower = long_run(lambda iterations: iterations + max(0, iterations - 100), size=10, per_window=1, fewest=0)
+    assert slower == LongRun(2.0, False), "the longest run tells most"
+    once = long_run(lambda iterations: iterations + 0.1 * min(iterations, 20), size=10, per_window=1, fewest=0)
+    assert once == LongRun(1.0, True), "it settles later"
 
 
 def test_a_step_that_changes_with_every_longer_run_is_not_settled():
