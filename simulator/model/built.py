@@ -1,6 +1,7 @@
 """The result of a model factory, in one form for all factories."""
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -10,7 +11,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from simulator.model.default_loss import unfit_loss
+from simulator.model.default_loss import PROBABILITIES, default_loss, takes_probabilities, unfit_loss
 from simulator.model.ops.autocast import autocast
 from simulator.model.ops.mixed import lowered
 from traces.errors import Code, SchedcastError
@@ -79,6 +80,12 @@ def _places(module: torch.nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
     return module._parameters, module._buffers
 
 
+def float_type(module: torch.nn.Module) -> torch.dtype | None:
+    """The floating-point type of most parameters; None if there are none."""
+    types = Counter(parameter.dtype for parameter in module.parameters() if parameter.is_floating_point())
+    return types.most_common(1)[0][0] if types else None
+
+
 class FactoryFailedError(SchedcastError):
     """The user's factory raised an exception. Under fake tensors this may only mean that the factory reads tensor values."""
 
@@ -90,7 +97,7 @@ class Built:
     `scaler`: the carried tensors of a gradient scaler by name (`simulator.model.gradients`); empty without one.
     `autocast`: the lower precision in which `run` computes, and the kind of device whose rules autocast follows. `fused_dropout`: capture
     attention with dropout as the one op that PyTorch's own loop runs on a GPU. `lowered`: the precision of the copy of the parameters that
-    computes (`simulator.model.ops.mixed`); empty if the parameters themselves do.
+    computes (`simulator.model.ops.mixed`); empty if the parameters themselves do. `assumed`: what was not said, in sentences' ends.
     """
 
     module: torch.nn.Module
@@ -102,6 +109,12 @@ class Built:
     scaler: dict[str, torch.Tensor] = field(default_factory=dict)
     fused_dropout: bool = False
     lowered: str = ""
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def float_type(self) -> torch.dtype | None:
+        """See `float_type`."""
+        return float_type(self.module)
 
     def named_inputs(self) -> dict[str, torch.Tensor]:
         """Return every input and target tensor by name: `input:0`, `input:mask`, `input:0.mask` if it is in a collection, `target:0`."""
@@ -165,6 +178,8 @@ class Built:
         precision = lowered(self.module, self.lowered) if self.lowered else nullcontext()
         with precision, nullcontext() if self.autocast is None else autocast(*self.autocast):
             output = self.module(*self.inputs, **self.keywords)
+            if self.loss is default_loss and takes_probabilities(output, self.target):
+                self.assumed = tuple(dict.fromkeys([*self.assumed, PROBABILITIES]))
             try:
                 return self.loss(output, self.target)
             except (AttributeError, TypeError) as error:

@@ -9,6 +9,8 @@ from torch.nn import functional
 from simulator.model.user_code import blamed
 from traces.errors import Code, SchedcastError
 
+#: What is assumed of a target of floats, if there is no loss.
+PROBABILITIES = "the target, which is of floats, holds probabilities of classes, and the loss is cross-entropy; give a loss if it is not so"
 #: What torchvision's outputs with auxiliary heads call these -> the weight of their loss. That of a classifier is from Szegedy et al.
 #: 2014, section 5; that of a segmentation head is from torchvision's own recipe.
 AUXILIARY = {"aux_logits": 0.3, "aux_logits1": 0.3, "aux_logits2": 0.3, "aux": 0.5}
@@ -19,12 +21,12 @@ class MissingLossError(SchedcastError):
 
     code = Code.MODEL
 
-    def __init__(self, message: str, place: str):
-        """`place`: where in the output the logits are, as code."""
+    def __init__(self, message: str, place: str, function: str = "cross_entropy"):
+        """`place`: where in the output the logits are, as code. `function`: the loss of torch.nn.functional to show."""
         super().__init__(message)
         self.details = (
             "    def loss(output, target):\n"
-            f"        return torch.nn.functional.cross_entropy(output{place}, target)\n"
+            f"        return torch.nn.functional.{function}(output{place}, target)\n"
             "    return model, inputs, target, loss"
         )
 
@@ -42,15 +44,29 @@ def default_loss(output: Any, target: Any) -> torch.Tensor:
     logits = next((part for part in parts if isinstance(part, torch.Tensor)), None)
     if logits is None or not isinstance(target, torch.Tensor):
         raise _missing_loss(output, target, logits is not None)
+    if logits.shape[_classes(logits, target)] == 1 or (logits.dim() == 1 and target.is_floating_point()):
+        raise _missing_loss(output, target, True, "the model returns one column, and cross-entropy needs one for each class")
     loss = _cross_entropy(logits, target)
     for head, weight in _auxiliary(output):
         loss = loss + weight * _cross_entropy(head, target)
     return loss
 
 
+def takes_probabilities(output: Any, target: Any) -> bool:
+    """Whether `default_loss` takes the target for probabilities of classes."""
+    own = isinstance(_part(output, "loss"), torch.Tensor)
+    return not own and isinstance(target, torch.Tensor) and target.is_floating_point()
+
+
 def _cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    of_places = logits.dim() > 2 and target.shape == logits.shape[:-1] and target.shape[1:] != logits.shape[2:]
+    of_places = _classes(logits, target) == -1
     return functional.cross_entropy(logits.flatten(0, -2), target.flatten()) if of_places else functional.cross_entropy(logits, target)
+
+
+def _classes(logits: torch.Tensor, target: torch.Tensor) -> int:
+    """The dimension of the classes."""
+    of_places = logits.dim() > 2 and target.shape == logits.shape[:-1] and target.shape[1:] != logits.shape[2:]
+    return -1 if of_places else min(1, logits.dim() - 1)
 
 
 def _auxiliary(output: Any) -> Iterator[tuple[torch.Tensor, float]]:
@@ -64,14 +80,18 @@ def _part(output: Any, name: str) -> Any:
     return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
 
 
-def _missing_loss(output: Any, target: Any, has_logits: bool) -> MissingLossError:
+def _missing_loss(output: Any, target: Any, has_logits: bool, problem: str = "") -> MissingLossError:
     """The error that shows the three lines that define a loss."""
-    if has_logits:
+    if problem:
+        place = ".logits"
+    elif has_logits:
         problem, place = f"the target is {type(target).__name__}; expected a tensor, or labels among the inputs", ".logits"
     else:
         problem, place = f"the model returns {_shown(output)}; expected a tensor, or an output with .loss or .logits", _place(output)
     place = "" if isinstance(output, torch.Tensor) else place
-    return MissingLossError(f"there is no loss: {problem}; return one from the factory, as these lines do", place)
+    function = "mse_loss" if isinstance(target, torch.Tensor) and target.is_floating_point() else "cross_entropy"
+    advice = "give one (loss= in Python, or from the factory), as these lines do"
+    return MissingLossError(f"there is no loss: {problem}; {advice}", place, function)
 
 
 def unfit_loss(output: Any, error: Exception) -> MissingLossError:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: How the names begin of modules that exist already (`simulator.model.live`).
 LIVE = "live:"
+#: What is assumed of a model that comes in evaluation mode.
+TRAINING = "the model, which is in evaluation mode (.eval()), trains in training mode, all its layers"
 EXPECTED = "(module, inputs), (module, inputs, target) or (module, inputs, target, loss)"
 
 
@@ -88,7 +90,8 @@ def _built(factory: Factory, batch: int) -> "Built":
         raise FactoryFailedError(blamed(error, f"the factory {factory.name} failed for batch size {batch}")) from error
     factory.returned.set()
     module, inputs, target, loss = _unpack(factory.name, result)
-    return Built(module if module.training else module.train(), *arguments(module, inputs), target, loss)
+    assumed = () if module.training else (TRAINING,)
+    return Built(module if module.training else module.train(), *arguments(module, inputs), target, loss, assumed=assumed)
 
 
 def _unpack(name: str, result: Any) -> tuple:

@@ -67,6 +67,7 @@ class TrainingGraph:
     parameters and buffers, as texts (`simulator.model.ops.aten_json`). `assumptions`: what is assumed of values that shapes depend on; a
     graph that assumes something is predicted, and cannot run. `draws`: how often the step draws random numbers, for results that nothing
     needs as well. `checkpoint`: how much of the forward the backward repeats (`simulator.model.checkpoint`), in words; empty for nothing.
+    `taken`: what the user has not said and is taken for granted, in words; a graph of it can run.
     """
 
     batch: int
@@ -82,6 +83,7 @@ class TrainingGraph:
     assumptions: tuple[str, ...] = ()
     draws: int = 0
     checkpoint: str = ""
+    taken: tuple[str, ...] = ()
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:

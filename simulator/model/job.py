@@ -3,7 +3,7 @@
 import hashlib
 import re
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -126,7 +126,7 @@ class Job:
 
     @property
     def dtype(self) -> str:
-        """Dtype of floating-point parameters and inputs."""
+        """Dtype to which floating-point parameters and inputs are cast, unless it is float32 or that of the parameters."""
         return {"fp64": "float64", "bf16": "bfloat16"}.get(self.precision, "float32")
 
     @property
@@ -240,20 +240,24 @@ class Job:
         if self.factory.kept is None:  # a live module has its numbers, and its process its own generators
             torch.manual_seed(self.seed)
         built = call_factory(factory or self.factory, self.batch if batch is None else batch)
-        if getattr(torch, self.dtype) != torch.float32 or self.layout == "nhwc":
-            built.replace_tensors(self._converted)
+        if self.layout == "nhwc" or built.float_type != getattr(torch, self.dtype):
+            built.replace_tensors(partial(self._converted, own=built.float_type))
         built.autocast, built.fused_dropout, built.lowered = self._autocast_rules, fused_dropout, self.lowered_dtype
         if self.scales_loss:
             built.scaler = {SCALE: torch.full((), INITIAL_SCALE), GROWTH: torch.zeros((), dtype=torch.int32)}
         return built
 
-    def _converted(self, tensor):
-        """Convert a tensor to the job's precision and layout."""
+    def _converted(self, tensor, own=None):
+        """Convert a tensor to the job's precision and layout. A model whose parameters have the precision, `own`, already is not cast.
+
+        Nor is one cast to fp32: then PyTorch computes in the types that the factory has chosen, too.
+        """
         import torch
 
         if not tensor.is_floating_point():
             return tensor
-        tensor = tensor.to(getattr(torch, self.dtype))
+        asked = getattr(torch, self.dtype)
+        tensor = tensor if asked in (torch.float32, own) else tensor.to(asked)
         return tensor.contiguous(memory_format=torch.channels_last) if self.layout == "nhwc" and tensor.dim() == 4 else tensor
 
     def data(self):

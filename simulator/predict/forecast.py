@@ -291,8 +291,15 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, p
         checkpoint=str(predicted.plan.semantics.get("checkpoint", "")),
         mfu=planned_mfu(predicted.plan, predicted.machine, timeline.step_s, predicted.float32),
         shown=str(predicted.plan.semantics.get("shown", "")),
+        assumed=_assumed(predicted.plan.semantics),
         unused_devices=0 if "folded" in predicted.plan.semantics else len(_given(predicted) - {*predicted.plan.devices}),
     )
+
+
+def _assumed(semantics: Mapping[str, object]) -> tuple[str, ...]:
+    """What a plan assumes, in words."""
+    assumed, taken = semantics.get("assumed"), semantics.get("taken")
+    return (*([f"{assumed}; no plan of it can run"] if assumed else []), *([str(taken)] if taken else []))
 
 
 def _given(predicted: Forecast) -> set[str]:

@@ -378,6 +378,8 @@ class PlanBuilder(CopyValues):
             notes["batch_norm"] = "statistics per device and microbatch" if several else "statistics per microbatch"
         if self.graph.assumptions:
             notes["assumed"] = self.graph.assumptions[0]
+        if self.graph.taken:
+            notes["taken"] = "; ".join(self.graph.taken)
         if any(op.body.target == GROUPED_PRODUCT for op in self.graph.ops):
             notes["experts"] = "predicted with as many tokens for each"
         if self.graph.checkpoint:

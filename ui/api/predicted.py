@@ -1,7 +1,7 @@
 """`predict`: a live module, or a model by its name, on a machine; and what can be asked of the answer."""
 
 import inspect
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
@@ -17,7 +17,7 @@ from calibrate.profiles import costs_for
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import THIS_CPU, THIS_GPU, device_count
 from simulator.machine.scaled import ABOUT, scale_of
-from simulator.model.built import tensors_of
+from simulator.model.built import float_type, tensors_of
 from simulator.model.factory import LIVE
 from simulator.model.job import Job
 from simulator.model.live import live_factory, undisturbed
@@ -350,9 +350,7 @@ def _precision(module: torch.nn.Module) -> str:
     for kind in ("cuda", "cpu"):
         if torch.is_autocast_enabled(kind):
             return "amp-fp16" if torch.get_autocast_dtype(kind) == torch.float16 else "amp"
-    dtypes = Counter(parameter.dtype for parameter in module.parameters() if parameter.is_floating_point())
-    most = dtypes.most_common(1)[0][0] if dtypes else torch.float32
-    return {torch.bfloat16: "bf16", torch.float64: "fp64"}.get(most, "default")
+    return {torch.bfloat16: "bf16", torch.float64: "fp64"}.get(float_type(module), "default")
 
 
 def _divided(module: torch.nn.Module, batch: Any) -> tuple[Any, Any]:

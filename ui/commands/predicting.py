@@ -262,9 +262,8 @@ def _print_many(answers: Sequence[Answer], show_plan: bool, speed: Normal | None
 
 
 def assumed_words(answers: Iterable[Answer]) -> list[str]:
-    """What predictions assume of the branches of their models, if anything."""
-    assumed = (answer.forecast.plan.semantics.get("assumed") for answer in answers)
-    return [f"Assumed: {what}; no plan of it can run." for what in dict.fromkeys(assumed) if what]
+    """What predictions assume of their models, if anything."""
+    return [f"Assumed: {what}." for what in dict.fromkeys(what for answer in answers for what in answer.prediction.assumed)]
 
 
 def _explain(console: Console, answer: Answer, show_plan: bool) -> None:
@@ -274,7 +273,6 @@ def _explain(console: Console, answer: Answer, show_plan: bool) -> None:
     words = sentences.prediction_words(document, shared_jobs.measured_here(answer.model))
     folded, experts = (plan.semantics.get(name) for name in ("folded", "experts"))
     words = [
-        *assumed_words([answer]),
         *([f"Layers are divided by {divided}."] if divided else []),
         *([f"Experts are {experts}."] if experts else []),
         *words,

@@ -139,6 +139,8 @@ def result_words(validation: Validation, result: ValidationResult) -> list[str]:
         sentences.append(_numerics(result.max_grad_error, result.max_param_error))
     if words := differing(result.semantics):
         sentences.append(f"Differs from plain training: {words}.")
+    if words := result.semantics.get("taken"):
+        sentences.append(f"Assumed: {words}.")
     if words := division(result.semantics):
         sentences.append(f"Layers are divided by {words}.")
     if words := result.semantics.get("checkpoint"):
@@ -221,7 +223,8 @@ def prediction_words(prediction: Prediction, here: bool = True) -> list[str]:
 
     Without memory if it does not fit, since then `fits.fit_words` comes first. `here`: whether measured costs are this machine's.
     """
-    sentences = [] if prediction.settled else [NOT_SETTLED]
+    sentences = [f"Assumed: {what}." for what in prediction.assumed]
+    sentences += [] if prediction.settled else [NOT_SETTLED]
     if prediction.gain_over_pytorch is not None and prediction.pytorch_step_s is not None:
         sentences.append(f"Against plain PyTorch's {units.duration(prediction.pytorch_step_s)}: {prediction.gain_over_pytorch.judged}.")
     if prediction.gain_over_baseline is not None and prediction.baseline_step_s is not None:

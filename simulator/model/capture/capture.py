@@ -167,6 +167,7 @@ def _record(
         draws=recorder.draws,
         assumptions=recorder.assumptions,
         checkpoint="the model's own" if any(AGAIN in op.name for op in recorder.ops) else "",
+        taken=built.assumed,
     )
     return finish(graph)
 

@@ -23,7 +23,7 @@ from simulator.model.capture.known_values import KnownValues, UnknownContentErro
 from simulator.model.graph import Op
 from simulator.model.ops.aten_json import encode, name_of, text_of
 from simulator.model.ops.recurrent_layers import launches
-from simulator.plan.bodies.op_class import KERNELS
+from simulator.plan.bodies.op_class import KERNELS, op_class
 from simulator.plan.bodies.opcall import OpCall, is_random
 from simulator.plan.task import ACTIVATION, AGAIN, BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, Operand, Value, ViewStep, allowed
 from traces.errors import Code, SchedcastError
@@ -209,9 +209,21 @@ class Recorder(TorchDispatchMode):
         if aten_calls.targets(func):
             with self:
                 return aten_calls.run(func, args, kwargs)
+        if op_class(str(func)).startswith("matmul"):
+            self._check_types(func, args)
         result = SHAPES.get(func, func)(*args, **kwargs)
         self.record(func, args, kwargs, result)
         return result
+
+    def _check_types(self, func, args) -> None:
+        """Raise SchedcastError for a product of different types: the kernels refuse it, and fake tensors do not."""
+        types = {arg.dtype: None for arg in args[:3] if isinstance(arg, torch.Tensor) and arg.is_floating_point()}
+        if len(types) > 1:
+            raise SchedcastError(
+                f"{func} in layer {self.layer!r} has operands of {' and '.join(map(name_of, types))}, which PyTorch refuses; expected one"
+                " type; convert the inputs or the parameters, or use autocast",
+                Code.MODEL,
+            )
 
     def record(self, func, args, kwargs, result: Any) -> None:
         """Record a call with its result."""

@@ -53,6 +53,13 @@ def test_other_errors_of_a_loss_stay_as_they_are():
         Built(nn.Linear(3, 3), (LOGITS,), {}, TARGET, lambda output, target: output.logits).run()
 
 
+@pytest.mark.parametrize("output", [torch.randn(4, 1), torch.randn(4), {"logits": torch.randn(4, 1)}])
+def test_a_target_of_one_column_of_floats_is_not_taken_for_classes(output):
+    with pytest.raises(MissingLossError, match="the model returns one column, and cross-entropy needs one for each class") as raised:
+        default_loss(output, torch.randn(4, 1).reshape(output.shape if isinstance(output, torch.Tensor) else (4, 1)))
+    assert "mse_loss(output" in raised.value.details
+
+
 @pytest.mark.parametrize("target", [None, TARGET])
 def test_the_outputs_own_loss_comes_first(target):
     assert default_loss(Output(LOGITS, torch.tensor(7.0)), target) == 7

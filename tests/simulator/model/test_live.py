@@ -292,3 +292,13 @@ def test_a_factory_lives_as_long_as_it_is_held(module, batch):
     gc.collect()
     with refuses(Code.MODEL, f"no live model '{job.model}'"):
         _ = job.factory
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_a_layout_of_images_keeps_the_types_of_the_module(dtype, layout):
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 10)).to(dtype)
+    factory, samples = live_factory(module, torch.randn(2, 3, 8, 8, dtype=dtype), torch.randint(10, (2,)))
+    built = Job(factory.name, samples, layout=layout).build()
+    assert {tensor.dtype for tensor in (*module.parameters(), *built.module.parameters(), *built.inputs)} == {dtype}
+    assert built.inputs[0].is_contiguous(memory_format=torch.channels_last) == (layout == "nhwc")

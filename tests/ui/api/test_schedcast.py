@@ -86,6 +86,19 @@ def test_autocast_and_the_parameters_decide_the_precision(network, batch):
     assert sc.predict(network, batch, on="h100").job.precision == "default"
 
 
+def test_what_is_assumed_is_said(network, batch):
+    predicted = sc.predict(nn.Linear(64, 10).eval(), (batch[0], torch.rand(32, 10)), on="h100")
+    assert [words.split(",")[0] for words in predicted.prediction.assumed[0].split("; ")[:2]] == ["the model", "the target"]
+    assert "Assumed: the model, which is in evaluation mode" in " ".join(repr(predicted).split())
+    assert not sc.predict(network, batch, on="h100").prediction.assumed
+
+
+def test_types_that_pytorch_refuses_to_multiply_are_refused(batch):
+    with refuses(Code.MODEL, "has operands of bfloat16 and float32, which PyTorch refuses; expected one type"):
+        sc.predict(nn.Linear(64, 10).bfloat16(), batch, on="h100")
+    assert sc.predict(nn.Linear(64, 10), batch, on="h100", precision="bf16").job.precision == "bf16"
+
+
 class Labeled(nn.Module):
     """Computes its own loss if it is given labels."""
 
