@@ -6,7 +6,9 @@ kernel follows from the launches, streams and waits that `traces.formats.synchro
 The collectives of several ranks of one job are joined (`ranks.joined`).
 """
 
+import sys
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -118,6 +120,7 @@ class _Builder:
         shift = self.shifts_s[number]
         host = add_threads(graph, rank, order, iterations, streams, prefix, self.begin_s - shift, shift)
         updates = [(a.start_s, a.end_s, a.name) for a in rank.annotations if a.name.startswith("Optimizer.step#")]
+        callers = _callers(rank, iterations)
         nodes: dict[int, int] = {}
         links: list[tuple[int, list[int]]] = []
         for (device, stream), members in order.lanes.items():
@@ -141,7 +144,7 @@ class _Builder:
                 next_stream += lost >= 0
                 early_s = max(0.0, works[previous].end_s - work.start_s) if previous >= 0 else 0.0  # it only waited: see `lanes_of`
                 seconds, op = max(0.0, work.duration_s - early_s), rank.operators.launching(work.call)
-                body = Recorded(work.name, work.category, seconds, work.bytes, work.grid, op)
+                body = Recorded(work.name, work.category, seconds, work.bytes, work.grid, op, *callers.get(work.call, ()))
                 label = prefix + short_name(work.name)
                 after = [lost, *launch] if lost >= 0 else launch  # the launch last: `edit.launches`
                 phase, layer = _annotated(rank, index, updates)
@@ -239,6 +242,17 @@ class _Builder:
             self.notes.append(f"{len(groups)} collectives joined between ranks, {alone} without a partner")
         if self.graph.dropped:
             self.notes.append(f"{self.graph.dropped} recorded dependencies contradicted others and were left out")
+
+
+def _callers(rank: Recording, iterations: Iterations) -> dict[int, tuple[str, int]]:
+    """Return by launch the ops around it, as `Recorded.callers` has them, and the how-manieth such call of its iteration it is."""
+    numbers: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)  # of operators, in order of their start
+    named = ((call, index, rank.operators.callers(call)) for call, index in rank.operators.of_call.items())
+    names = {call: (index, callers) for call, index, callers in named if callers}
+    for call, (index, callers) in sorted(names.items(), key=lambda item: item[1][0]):
+        own = numbers[iterations.of_call[call], callers]
+        own.setdefault(index, len(own) + 1)
+    return {call: (sys.intern(callers), numbers[iterations.of_call[call], callers][index]) for call, (index, callers) in names.items()}
 
 
 def _before(order: Order, index: int, previous: int) -> list[int]:

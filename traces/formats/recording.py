@@ -23,6 +23,8 @@ COVERED = 0.5
 _STEP, STEP_RANGE = "ProfilerStep#", "NVTX "
 #: PyTorch annotates `enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__`; Lightning and others write the words differently.
 _LOADING = re.compile(r"data_?load", re.IGNORECASE)
+#: The names of PyTorch's ops, and of the nodes of autograd; annotations have others.
+_OP = re.compile(r"::|Backward")
 
 
 def is_loading(op: str) -> bool:
@@ -83,6 +85,13 @@ class Operators:
     def launching(self, call: int) -> str:
         """The name of the innermost operator that made a launch, by the launch's index among the calls; "" if there is none."""
         return self.all[self.of_call[call]].name if call in self.of_call else ""
+
+    def callers(self, call: int) -> str:
+        """The names of the operators around a launch, the outermost first, without profiler steps; "" if no op made it."""
+        if not _OP.search(self.launching(call)):
+            return ""
+        names = (self.all[index].name for index in self.ancestors(self.of_call[call]))
+        return " > ".join(reversed([name for name in names if not name.startswith(_STEP)]))
 
     def covering(self, thread: int, start_s: float, end_s: float) -> str:
         """The name of the innermost operator that covers a thread's time from `start_s` to `end_s`; "" if none but a profiler step does."""

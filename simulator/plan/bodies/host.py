@@ -101,7 +101,8 @@ class Recorded(Body):
     """Occupy a stream for `duration_s` seconds. `name` is the profiler's, `category` one of `CATEGORIES`.
 
     `bytes`: bytes moved, 0 if the recording does not say. `grid`: blocks of the kernel, 0 if the recording does not say. `op`: the op that
-    launched it, "" if the recording does not say.
+    launched it, "" if the recording does not say. `callers`: that op behind all that called it, the outermost
+    first; `call`: the how-manieth such call of its iteration it is, from 1; "" and 0 if the recording does not say.
     """
 
     name: str
@@ -110,6 +111,8 @@ class Recorded(Body):
     bytes: float = 0.0
     grid: int = 0
     op: str = ""
+    callers: str = ""
+    call: int = 0
     kind: Literal["recorded"] = "recorded"
 
     def __post_init__(self):

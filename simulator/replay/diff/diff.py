@@ -19,7 +19,7 @@ from itertools import combinations
 from math import factorial, fsum
 
 from simulator.replay.diff.hybrid import Hybrid
-from simulator.replay.diff.pairs import pair
+from simulator.replay.diff.pairs import LEAST_SHARE, Pairing, pair
 from simulator.replay.diff.run import Run
 from traces import units
 from traces.documents.replay_result import Contribution, Diff, DiffTerm, WhatCompared
@@ -88,8 +88,6 @@ def _label(hybrid: Hybrid, index: int) -> str:
     return a.label if a.label == b.label or not a.on_device else f"{a.label} as {b.label}"
 
 
-#: Runs whose aligned share is below this are of different models.
-LEAST_SHARE = 0.5
 #: A term below this share of the step has no contributions of interest.
 LEAST_TERM = 1e-4
 #: Contributions of a term at most, and the share of the term that the smallest has at least.
@@ -136,7 +134,7 @@ def difference(a: Run, b: Run, compared: WhatCompared, remainder: str) -> Diff:
         remainder_s=remainder_s,
         steps=a.steps,
         aligned_share=pairing.share,
-        notes=tuple(_notes(a, b, pairing.by_class)),
+        notes=tuple(_notes(a, b, pairing)),
     )
 
 
@@ -148,8 +146,9 @@ def largest(rows: Iterable[Contribution], seconds: float, step_s: float) -> tupl
     return tuple(row for row in ranked if abs(row.seconds) >= LEAST_CONTRIBUTION * abs(seconds))
 
 
-def _notes(a: Run, b: Run, by_class: int) -> list[str]:
+def _notes(a: Run, b: Run, pairing: Pairing) -> list[str]:
     notes = [f"{name}: {note}" for name, run in (("A", a), ("B", b)) for note in run.notes]
-    if by_class:
-        notes.append(f"{by_class} kernels of A were compared with kernels of another name, but of one kind, in their place in B")
+    for number, alike in ((pairing.by_op, "launched by the same op"), (pairing.by_class, "but of one kind, in their place")):
+        if number:
+            notes.append(f"{number} kernels of A were compared with kernels of another name, {alike} in B")
     return notes

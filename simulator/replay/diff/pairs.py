@@ -3,6 +3,9 @@
 Work of one name that has another place in the other run, because it moved to another stream or before its neighbor, is paired as well: its
 place is then what differs, not its duration.
 
+Another precision, library or GPU has other kernels for the same ops. If names pair too little, work without a partner of its name is paired
+with that of the same call of the same op, if both runs call that op, from the same place, equally often in that step.
+
 Align two sequences of names: their longest common subsequence, which survives inserted, removed and replaced items.
 """
 
@@ -106,19 +109,27 @@ def _by_table(a: np.ndarray, b: np.ndarray) -> Pairs:
 
 @dataclass(frozen=True)
 class Pairing:
-    """`of_b`: the node of the first run by the node of the second. `share`: of the device seconds of both, those of pairs of one name.
+    """`of_b`: the node of the first run by the node of the second. `share`: of the device seconds of both, those of pairs of one name or of
+    one call of an op.
 
-    `by_class`: how many pairs of device work share no more than their class: one kernel in place of another.
+    `by_op`: how many pairs of device work of other names one call of an op launched. `by_class`: how many share no more than their class:
+    one kernel in place of another.
     """
 
     of_b: dict[int, int]
     share: float
+    by_op: int
     by_class: int
+
+
+#: Runs whose names pair less than this share are paired by their ops, and are of different models if that pairs less, too.
+LEAST_SHARE = 0.5
 
 
 def pair(a: Run, b: Run) -> Pairing:
     """Pair the nodes of two runs."""
-    return _Pairer(a, b).pairing()
+    by_name = _Pairer(a, b).pairing(by_op=False)
+    return by_name if by_name.share >= LEAST_SHARE else _Pairer(a, b).pairing(by_op=True)
 
 
 class _Pairer:
@@ -127,7 +138,8 @@ class _Pairer:
         self.of_a: dict[int, int] = {}
         self.of_b: dict[int, int] = {}
 
-    def pairing(self) -> Pairing:
+    def pairing(self, by_op: bool) -> Pairing:
+        """Pair by names, and then, if `by_op`, by the calls of ops."""
         lanes = self._lanes(lambda run: {node.lane for node in run if node.on_device}, lambda node: node.names[0])
         by_lane = self._members(lambda node: node.on_device)
         for lane_b, lane_a in lanes.items():
@@ -135,14 +147,17 @@ class _Pairer:
                 self._refine(by_lane.get((0, lane_a, step), []), by_lane.get((1, lane_b, step), []), (0,))
         self._moved()
         exact = set(self.of_b)
+        if by_op:
+            self._called()
+        called = self.of_b.keys() - exact
         for lane_b, lane_a in lanes.items():
             for step in sorted({step for side, lane, step in by_lane if side and lane == lane_b}):
                 self._between(by_lane.get((0, lane_a, step), []), by_lane.get((1, lane_b, step), []), (1, 2))
-        same = {index for index in self.of_b if index in exact or self._names_agree(index)}
-        share = self._share(same)
-        by_class = len(self.of_b) - len(same)
+        named = {index for index in self.of_b if index in exact or self._names_agree(index)}
+        share = self._share(named | called)
+        by_class = len(self.of_b) - len(named | called)
         self._hosts()
-        return Pairing(self.of_b, share, by_class)
+        return Pairing(self.of_b, share, len(called - named), by_class)
 
     def _names_agree(self, index: int) -> bool:
         return self.a[self.of_b[index]].names[:2][-1] == self.b[index].names[:2][-1]
@@ -218,6 +233,23 @@ class _Pairer:
             others = left.get((node.names[0], node.step)) if node.on_device and index not in self.of_b else None
             if others:
                 self._add([(others.pop(0), index)])
+
+    def _called(self) -> None:
+        """Pair the work of one call of an op: first that of one class, then in order."""
+        calls: list[Counter] = [Counter(), Counter()]
+        left: list[dict[tuple, list[int]]] = [defaultdict(list), defaultdict(list)]
+        for side, (run, paired) in enumerate(((self.a, self.of_a), (self.b, self.of_b))):
+            for index, node in enumerate(run):
+                calls[side][node.step, node.callers] = max(calls[side][node.step, node.callers], node.call)
+                if node.call and index not in paired:
+                    left[side][node.step, node.callers, node.call, node.term].append(index)
+        for place, members in left[1].items():
+            others = left[0].get(place)
+            if others and calls[0][place[:2]] == calls[1][place[:2]]:
+                self._refine(others, members, (2,))
+                self._add(
+                    zip([index for index in others if index not in self.of_a], [i for i in members if i not in self.of_b], strict=False)
+                )
 
     def _hosts(self) -> None:
         """Pair launches of paired work, then what lies between these in their threads, by its name."""

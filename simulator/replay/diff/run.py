@@ -31,7 +31,7 @@ class Node:
 
     `names`: what it is called, from the exact name to a class; nodes of two runs are aligned by these. `label`: for people. `after`: nodes
     that it waits for, besides the node before it in its lane; `launch`: the one of them that launched it, -1 if none. `pause_s` follows it.
-    `step`: the compared step in which a device's work counts, -1 before the first.
+    `step`: the compared step in which a device's work counts, -1 before the first. `callers`, `call`: as those of `Recorded`.
     """
 
     names: tuple[str, ...]
@@ -44,6 +44,8 @@ class Node:
     pause_s: float = 0.0
     on_device: bool = True
     step: int = 0
+    callers: str = ""
+    call: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,8 @@ def run_of_replay(recorded: Replayed, name: str, steps: int) -> Run:
                 launch=position.get(launch_of.get(task.name), -1),
                 pause_s=gaps[task.device],
                 step=-1 if index < first else bisect_left(lasts, index),
+                callers=task.body.callers,
+                call=task.body.call,
             )
         )
     measured = boundaries(replay.plan, shown, times_of(replay.recorded))

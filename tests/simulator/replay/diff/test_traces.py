@@ -93,6 +93,43 @@ def test_a_kernel_in_place_of_another_is_compared_with_it(tmp_path):
     assert diff.notes == ("4 kernels of A were compared with kernels of another name, but of one kind, in their place in B",)
 
 
+def precision(half: bool, layers: int = 6) -> Trace:
+    """A trace of steps of forward and backward: in half precision the products have other kernels, and casts of weights before them."""
+    product = ("sm80_xmma_gemm_f16f16", 10.0) if half else ("ampere_sgemm_128x64", 25.0)
+    cast = [("aten::linear aten::to aten::_to_copy aten::copy_", ("unrolled_elementwise_kernel", 4.0))] if half else []
+    layer = [*cast, ("aten::linear aten::addmm", product), ("aten::native_layer_norm", ("vectorized_layer_norm_kernel", 4.0))]
+    trace = Trace()
+    for step in range(3):
+        at = free = 1000.0 * step
+        for ops, (name, length) in [*layer * layers, *[("AddmmBackward0 aten::mm", product)] * 2 * layers]:
+            for depth, op in enumerate(ops.split()):
+                trace.op(op, at + 0.1 * depth, 4 - 0.2 * depth)
+            start = max(free, at + 8)
+            trace.kernel(name, at + 1, start, length, call=2)
+            at, free = at + 5, start + length + 1
+        trace.call("cudaDeviceSynchronize", at, free - at)
+        trace.annotate(f"ProfilerStep#{step}", 1000.0 * step, 999)
+    return trace
+
+
+def test_one_script_in_two_precisions_is_compared_op_by_op(tmp_path):
+    fp32, amp = (precision(half).save(tmp_path / f"{name}.json") for name, half in (("fp32", False), ("amp", True)))
+    diff = compare_traces(fp32, amp).diff
+    (kernels,) = (term for term in diff.terms if term.part == KERNELS)
+    assert {row.label: round(row.seconds * 1e6) for row in kernels.contributions} == {
+        "ampere_sgemm_128x64 as sm80_xmma_gemm_f16f16": -270,
+        "unrolled_elementwise_kernel (only in B)": 20,  # the first of six hides behind a launch
+    }
+    assert diff.aligned_share > 0.9
+    assert diff.notes == ("54 kernels of A were compared with kernels of another name, launched by the same op in B",)
+
+
+def test_models_with_other_numbers_of_one_op_have_it_not_in_common(tmp_path):
+    fp32, amp = precision(False).save(tmp_path / "fp32.json"), precision(True, layers=9).save(tmp_path / "amp.json")
+    with refuses(Code.REQUEST, "of their device time in common; expected two runs of one model"):
+        compare_traces(fp32, amp)
+
+
 def test_a_trace_does_not_differ_from_itself(tmp_path):
     diff = compared(tmp_path, JOB, JOB).diff
     assert (diff.difference_s, diff.aligned_share, diff.terms) == (0.0, pytest.approx(1.0), ())
