@@ -193,7 +193,8 @@ def _uses(recording: Recording, name_of: Callable[[Work], str], gpu: tuple[Devic
                 sums[name].known_s += seconds
             _add(sums[max(works, key=itemgetter(0))[1]], done, [work for _, _, work in works], gpu)
     steps, total_s = max(1, len(counted)), sum(each.seconds for each in sums.values())
-    rows = [_use(name, each, steps, total_s, gpu is not None) for name, each in sums.items() if each.seconds >= LEAST_SHARE * total_s]
+    shown = {name: each for name, each in sums.items() if each.seconds and each.seconds >= LEAST_SHARE * total_s}
+    rows = [_use(name, each, steps, total_s, gpu is not None) for name, each in shown.items()]
     return tuple(sorted(rows, key=lambda row: -row.seconds)), sum(each.compute_s for each in sums.values()) / steps
 
 

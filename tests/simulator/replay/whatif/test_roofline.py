@@ -81,6 +81,12 @@ def test_without_shapes_it_says_how_to_record_them(tmp_path):
     assert [row["of peak"] for row in rooflines.cells(reached.kernels)] == ["-", "-"]
 
 
+def test_kernels_that_take_no_time_use_nothing(tmp_path):
+    trace = Trace()
+    trace.kernel("volta_sgemm_128x64_nn", 1, 10, 1e-9)
+    assert roofline(load_trace(trace.save(tmp_path / "trace.json")), 1e-3).kernels == ()
+
+
 FOLDER = shared_folder("kineto")
 
 
