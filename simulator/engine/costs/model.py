@@ -107,8 +107,8 @@ def measurable(task: Task) -> bool:
 class CostModel:
     """Costs on one machine.
 
-    `precision`: the one that dense kernels use on float32 operands, `fp32`, `tf32` or `default` (convolutions in TF32, products in fp32; on
-    a machine without TF32 that is fp32). None: the profile's.
+    `precision`: the one that dense kernels use on float32 operands, `fp32`, `tf32` or `default` (convolutions in TF32, products in fp32).
+    On a machine without TF32 all are fp32. None: the profile's.
     `executor`: for the costs of PyTorch's own loop, which adds to every task, those of the executor (`for_pytorch`).
     `sampled`: by key and by the number of a sampling, what a sample is as a multiple of the key's median.
     """
@@ -127,7 +127,8 @@ class CostModel:
         self.machine = machine
         self.profile = profile
         self.precision = precision or (profile.identity.precision if profile is not None else "fp32")
-        if self.precision == "default" and not (machine.devices[0].kind == "gpu" and "tf32" in machine.devices[0].peak_flops):
+        has_tf32 = machine.devices[0].kind == "gpu" and "tf32" in machine.devices[0].peak_flops
+        if not has_tf32 and (self.precision == "default" or (self.precision == "tf32" and profile is None)):
             self.precision = "fp32"
         self._costs: dict[tuple[str, str, str], Cost] = {}
         self._equal_to = _first_equal_devices(machine)

@@ -189,6 +189,15 @@ def test_no_switch_changes_fused_attention_on_float32(precision, products_in):
     assert all(a.cold_s == b.cold_s for task, a, b in pairs if task is ops["matmul.attention"])
 
 
+@pytest.mark.parametrize("model", ["resnet18", "transformer_base"])
+def test_tf32_is_fp32_where_tensor_cores_do_not_have_it(model):
+    """Convolutions of a V100 lost their Winograd kernels, and its products an eighth of their time."""
+    machine, job = load_machine("v100"), Job(model, 2)
+    plan = planned("baseline", job, machine, CostModel(machine))
+    tf32, fp32 = (CostModel(machine, precision=precision).resolve(plan) for precision in ("tf32", "fp32"))
+    assert tf32 == fp32
+
+
 @pytest.mark.parametrize(("passes", "times"), [(1.0, "single"), (2.5, "single_backward")])
 def test_long_attention_on_float32_takes_three_times_as_long_as_in_tf32(passes, times):
     site, work = load_site("a100"), Attention(64.0, 8192.0, 8192.0, 64.0, 0.5, passes, 0.0)
