@@ -93,17 +93,18 @@ def content(tensors: Iterable[torch.Tensor]) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
         if tensor.device.type != "meta":
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.digest()
 
 
 def _switches() -> Iterator[Any]:
     """PyTorch's global switches, and the environment."""
-    cuda, cudnn, mkldnn = torch.backends.cuda, torch.backends.cudnn, torch.backends.mkldnn
+    backends: Any = torch.backends
+    cuda, cudnn, mkldnn = backends.cuda, backends.cudnn, backends.mkldnn
     yield from (torch.get_default_dtype(), torch.get_default_device(), torch.is_inference_mode_enabled(), torch.is_grad_enabled())
     yield from ((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda"))
     yield from (part.fp32_precision for part in (cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul))
-    yield from (cudnn.enabled, cudnn.benchmark, torch.are_deterministic_algorithms_enabled(), torch.backends.mha.get_fastpath_enabled())
+    yield from (cudnn.enabled, cudnn.benchmark, torch.are_deterministic_algorithms_enabled(), backends.mha.get_fastpath_enabled())
     yield from (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled())
     yield tuple(sorted(os.environ.items()))
 

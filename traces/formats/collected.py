@@ -151,7 +151,7 @@ class Collected:
 
     def _drop_strays(self, notes: list[str]) -> None:
         """Leave out events more than a day away from the median work or call: their clock was reset, or they have none."""
-        starts_ns = sorted(raw.start_ns for raw in (*self.works, *self.calls))
+        starts_ns = sorted([*(raw.start_ns for raw in self.works), *(raw.start_ns for raw in self.calls)])
         middle = starts_ns[len(starts_ns) // 2]
         total = len(self.works) + len(self.calls)
         self.works = [raw for raw in self.works if abs(raw.start_ns - middle) <= DAY_NS]

@@ -47,8 +47,8 @@ def judgments(path: Path) -> list[Judgment]:
             refused.append(SchedcastError(f"{path}, line {line}: {error}", error.code))
     if refused and not made:
         raise refused[0]
-    for error in refused[:_MOST_NAMED]:
-        log.warning("%s; the row is left out", error)
+    for refusal in refused[:_MOST_NAMED]:
+        log.warning("%s; the row is left out", refusal)
     if len(refused) > _MOST_NAMED:
         log.warning("%s: %d more rows are left out", path, len(refused) - _MOST_NAMED)
     return [widened(each, accuracy_of(each.rule)) if each.alike else each for each in made]

@@ -61,12 +61,6 @@ class Product(NamedTuple, Generic[_N]):
         """Bytes of operands and results."""
         return self.batch * self.size * (self.rows * self.depth + self.depth * self.columns + self.rows * self.columns)
 
-    def as_fitted(self) -> "Product[_N]":
-        """This product, with the rows and columns, and the terms, of the smallest ones of the fits where it has fewer."""
-        small = np.maximum(self.rows, self.columns) < _SMALLEST
-        rows, columns = (np.where(small, _SMALLEST, each) for each in (self.rows, self.columns))
-        return self._replace(rows=rows, columns=columns, depth=np.maximum(self.depth, _SMALLEST))
-
 
 class Attention(NamedTuple, Generic[_N]):
     """`batch` attentions (of heads and samples) of `queries` to `keys`, whose vectors have `width` elements.
@@ -166,11 +160,18 @@ def seconds(kernel: ProductKernel, site: Site, precision: str, work: Product | A
         newer = sms.half_flops_per_s / clock_hz >= _NEWER and not (alone or work.made_for_chip)
         busy_s = _attention_s(kernel, sms, work, missed_s, work.bytes / draw) * (kernel.portable.value if newer else 1.0)
     else:
-        fitted = work.as_fitted()
+        fitted = _as_fitted(work)
         longer = np.asarray(fitted.bytes / np.maximum(work.bytes, work.size))
         busy_s = _product_s(kernel, sms, fitted, missed_s * longer, fitted.bytes / draw) / longer
     total_s = busy_s + kernel.start_cycles.value / clock_hz
     return total_s if total_s.ndim else float(total_s)
+
+
+def _as_fitted(work: Product) -> Product:
+    """The product, with the rows and columns, and the terms, of the smallest ones of the fits where it has fewer."""
+    small = np.maximum(work.rows, work.columns) < _SMALLEST
+    rows, columns = (np.where(small, _SMALLEST, each) for each in (work.rows, work.columns))
+    return work._replace(rows=rows, columns=columns, depth=np.maximum(work.depth, _SMALLEST))
 
 
 def _product_s(kernel: ProductKernel, sms: _Sms, work: Product, missed_s: np.ndarray, drawn_s: np.ndarray) -> np.ndarray:
