@@ -62,7 +62,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     if job.scales_loss:
         raise SchedcastError(f"{NAME} cannot {job.needs_all_gradients}; use --precision amp", Code.MODEL)
     builders = own_builders(job, machine, devices)
-    priority = 1 - min(device.priority_levels for device in machine.devices)
+    priority = 1 - min(device.priority_levels for device in machine.devices) if machine.devices[0].kind == "gpu" else 0
     mesh = Mesh(machine, devices, UNDIVIDED, len(devices), len(builders) < len(devices), priority)
     with gc_paused():
         return _Loop(job, machine, mesh, builders).plan(options)
@@ -74,7 +74,9 @@ class _Loop:
     def __init__(self, job: Job, machine: Machine, mesh: Mesh, builders: list[PlanBuilder]):
         self.job, self.mesh, self.builders, self.graph = job, mesh, builders, builders[0].graph
         self.units = Units(NAME, self.graph, rest=ROOT)
-        self.shards = Shards(job, machine, builders, mesh, self.units, mesh.names[0], (COMPUTE, GATHER, REDUCE))
+        #: A CPU has no streams: the thread that computes waits for each collective.
+        streams = (COMPUTE, GATHER, REDUCE) if machine.devices[0].kind == "gpu" else (COMPUTE,) * 3
+        self.shards = Shards(job, machine, builders, mesh, self.units, mesh.names[0], streams)
         self._tasks: list[Task] = []
         self._gathered: dict[str, Gathered] = {}  # by unit, what was gathered and not copied out
         self._read: list[dict[str, Operand]] = [{} for _ in builders]  # by device, what ops read in place of values of the graph

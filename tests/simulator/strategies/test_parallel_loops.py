@@ -23,6 +23,7 @@ from traces.errors import Code
 #: Three layers of one weight each.
 UNBIASED = f"{mlp.__file__}:unbiased"
 MACHINE = load_machine("2xh100")
+LOOPS = ("pytorch-ddp", "pytorch-fsdp")
 
 
 def planned(text: str, job: Job, machine=MACHINE) -> Plan:
@@ -109,11 +110,10 @@ def test_the_host_waits_for_nothing_while_it_runs_hooks_and_issues_nothing_else(
 
 
 def test_every_answer_for_several_devices_has_them_and_none_for_one():
-    loops = ("pytorch-ddp", "pytorch-fsdp")
-    assert references(MACHINE) == ("pytorch", "pytorch-graph", *loops)
-    assert references(this_cpu(devices=2, library="gloo")) == ("pytorch", *loops)
-    assert not set(loops) & {*references(load_machine("h100")), *references(load_machine("h100", partitions=2))}
-    assert not set(loops) & set(registry.names()), "no executor runs them"
+    assert references(MACHINE) == ("pytorch", "pytorch-graph", *LOOPS)
+    assert references(this_cpu(devices=2, library="gloo")) == ("pytorch", *LOOPS)
+    assert not set(LOOPS) & {*references(load_machine("h100")), *references(load_machine("h100", partitions=2))}
+    assert not set(LOOPS) & set(registry.names()), "no executor runs them"
     with refuses(Code.REQUEST, "your own loop, which no executor runs; run data-parallel"):
         registry.require_executed(registry.get("pytorch-ddp"))
     with refuses(Code.DEVICES, "runs a process on each of several devices"):
@@ -128,3 +128,10 @@ def test_processes_on_a_cpu_each_run_their_hooks():
     assert {task.device for task in own} == {"cpu:0", "cpu:1"}
     costs = zip(predicted.plan.tasks, predicted.costs, strict=True)
     assert all(cost.cold_s > 0 for task, cost in costs if task.body.kind == "hook" and task.body.runs != "ddp step")
+
+
+def test_on_a_cpu_the_thread_that_computes_waits_for_each_collective_of_fsdp2():
+    """A CPU has no streams, while DDP's sums run on the library's threads."""
+    machine, job = this_cpu(devices=2, library="gloo"), Job(UNBIASED, 4)
+    sums = {text: {task.stream for task in planned(text, job, machine).tasks if task.body.kind == "collective"} for text in LOOPS}
+    assert sums == {"pytorch-ddp": {1}, "pytorch-fsdp": {0}}
