@@ -138,9 +138,7 @@ class Collected:
         annotations = sorted(
             {Annotation(name, (a - origin) / 1e9, (b - origin) / 1e9) for name, a, b in self.annotations}, key=lambda x: x[1:]
         )
-        lost_s = tuple(
-            _seconds(raw, origin)[0] for raw, kind in zip(self.calls, kinds, strict=True) if kind is None and _launches(raw.name)
-        )
+        lost_s = tuple(_seconds(self.calls[index], origin)[0] for index in _lost(self.calls, launching))
         origin_ns = origin + self.base_ns
         called = operator_tree(self.operators, threads, calls, external, origin, self.properties, self.modules)
         memory = tuple(change for _, change in sorted(self.memory, key=itemgetter(0)))
@@ -178,9 +176,23 @@ def call_kind(name: str, has_work: bool) -> CallKind | None:
     return _KINDS.get(plain_call(_PREFIX.sub("", name[:_LONGEST_CALL])))
 
 
-def _launches(name: str) -> bool:
-    """Whether a call launches one kernel: cudaLaunchKernel, cuLaunchKernelEx, hipExtModuleLaunchKernel."""
-    return "LaunchKernel" in name
+def _lost(calls: list[RawCall], launching: set[int]) -> list[int]:
+    """Return the calls that launched a kernel of which there is no work: cudaLaunchKernel, cuLaunchKernelEx, hipExtModuleLaunchKernel.
+
+    `calls` are in order of start, `launching` those with work. A call of the runtime may contain the driver's that has the work, or
+    be contained in it.
+    """
+    ended_ns: dict[tuple[int | str, int | str], int] = {}  # of the calls with work, by thread
+    lost: dict[tuple[int | str, int | str], list[int]] = {}
+    for index, call in enumerate(calls):
+        own = lost.setdefault(call.thread, [])
+        if index in launching:
+            while own and calls[own[-1]].end_ns >= call.end_ns:
+                own.pop()
+            ended_ns[call.thread] = max(call.end_ns, ended_ns.get(call.thread, call.end_ns))
+        elif "LaunchKernel" in call.name and call.end_ns > ended_ns.get(call.thread, call.start_ns):
+            own.append(index)
+    return [index for own in lost.values() for index in own]
 
 
 def plain_call(name: str) -> str:

@@ -84,7 +84,7 @@ def _without_lost(found: Iterations, lost: Mapping[int, int]) -> Iterations:
     of_work, of_call = (
         tuple(min(max(number - begin - 1, BEFORE), end - begin - 1) for number in each) for each in (found.of_work, found.of_call)
     )
-    source = f"{found.source}; kernels were lost, so that these do not count: {words}{more}"
+    source = f"{found.source}; these do not count, because kernels that they launched were not recorded: {words}{more}"
     return Iterations(found.names[begin + 1 : end], of_work, of_call, source)
 
 

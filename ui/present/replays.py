@@ -115,7 +115,8 @@ def headline(result: ReplayResult) -> str:
     of_mean = result.disagreement == result.error
     lengths = (result.gpu_period_measured_s, result.gpu_period_simulated_s) if of_mean else (median.measured_s, median.simulated_s)
     step = "mean step" if of_mean and len(result.steps) > 1 else step_name(result, result.median_step).removeprefix("the ")
-    return f"The replay does not explain the recording: {step} {_lengths(*lengths)}, {units.percent(result.disagreement)}."
+    fault = f"The replay does not explain the recording: {step} {_lengths(*lengths)}, {units.percent(result.disagreement)}."
+    return " ".join(filter(None, (fault, result.doubt)))
 
 
 def step_headline(result: ReplayResult, number: int) -> str:

@@ -424,7 +424,16 @@ def test_a_step_that_lost_kernels_does_not_count(tmp_path):
     divided = iterations.find(load(trace, tmp_path))
     assert divided.names == ("ProfilerStep#0", "ProfilerStep#1")
     assert divided.of_work == (0, 0, 0, 1, 1, 1, 2, 2)
-    assert divided.source.endswith("so that these do not count: ProfilerStep#2 (1 of 3), ProfilerStep#3 (3 of 3)")
+    assert divided.source.endswith("kernels that they launched were not recorded: ProfilerStep#2 (1 of 3), ProfilerStep#3 (3 of 3)")
+
+
+def test_a_launch_of_the_runtime_that_the_driver_makes_lost_no_kernel(tmp_path):
+    trace = Trace()
+    trace.call("cudaLaunchKernel", 0, 9)
+    trace.kernel("k", 2, 12, 10)
+    trace.call("cuLaunchKernel", 3, 2, cat="cuda_driver")
+    trace.call("cudaLaunchKernel", 10, 2)
+    assert load(trace, tmp_path).lost_s == (10e-6,)
 
 
 @pytest.mark.parametrize("lost", [[3], [5, 6, 9], [6, 7, 8, 9, 10, 11]])
