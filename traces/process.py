@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
@@ -128,3 +130,11 @@ def interrupts_delayed() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
     for each in dict.fromkeys(pressed):
         signal.raise_signal(each)
+
+
+def spec_of(package: str) -> ModuleSpec | None:
+    """How a package is found, without importing it; None if it is not installed, or was put in its place by a program, without a spec."""
+    try:
+        return find_spec(package)
+    except ValueError:  # in sys.modules, with __spec__ = None
+        return None

@@ -192,9 +192,14 @@ class Built:
 
 
 def check_module(name: str, module: torch.nn.Module) -> None:
-    """Raise SchedcastError for compiled modules, lazy, complex or hooked parameters, and sparse gradients."""
+    """Raise SchedcastError for modules compiled or in TorchScript, lazy, complex or hooked parameters, and sparse gradients."""
     for layer, child in module.named_modules():
         place = f"layer {layer!r} of {name}" if layer else f"the model of {name}"
+        if isinstance(child, torch.jit.ScriptModule):
+            raise SchedcastError(
+                f"{place} is TorchScript, whose ops cannot be captured; expected the Python module; leave torch.jit.script and trace out",
+                Code.MODEL,
+            )
         if hasattr(child, "_orig_mod") or getattr(child, "_compiled_call_impl", None) is not None:
             raise SchedcastError(
                 f"{place} is compiled by torch.compile, which is not modeled; expected a plain module; leave compile out", Code.MODEL
@@ -202,9 +207,7 @@ def check_module(name: str, module: torch.nn.Module) -> None:
         if getattr(child, "sparse", False) is True:
             raise SchedcastError(f"{place} has sparse gradients, which are not modeled; make it with sparse=False", Code.MODEL)
     if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
-        raise SchedcastError(
-            f"the model of {name} has lazy parameters; expected parameters with shapes; run one forward in the factory", Code.MODEL
-        )
+        raise SchedcastError(f"the model of {name} has lazy parameters; expected parameters with shapes; run one forward first", Code.MODEL)
     for label, parameter in module.named_parameters():
         if parameter.is_complex():
             raise SchedcastError(

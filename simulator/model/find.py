@@ -19,7 +19,7 @@ from simulator.model.libraries import LIBRARIES, define_missing_operators, libra
 from simulator.model.user_code import blamed, time_limit
 from simulator.model.workloads.registry import Workload, decoder_of, get, is_built_in, language_model, names
 from traces.errors import Code, SchedcastError, UnknownNameError, nearest
-from traces.process import interrupts_delayed
+from traces.process import interrupts_delayed, spec_of
 
 #: Top-level packages of Schedcast: a user's file with one of these names cannot be imported.
 RESERVED = ("traces", "simulator", "executors", "calibrate", "ui") if __package__ == "simulator.model" else ()
@@ -36,6 +36,8 @@ def find_factory(spec: str, image_size: int | None = None) -> Factory:
     if spec.partition(":")[0] in LIBRARIES and ":" in spec:
         return library_factory(spec, image_size)
     if spec.startswith(LIVE):
+        if image_size is not None:
+            raise SchedcastError("image_size (seq) applies to built-in models, not to a module; give a batch of that size")
         from simulator.model.live import find_live
 
         return find_live(spec)
@@ -130,7 +132,7 @@ def _refuse_reserved_names(path: Path) -> None:
             neighbor = next((candidate for candidate in candidates if candidate.is_file()), None)
             if neighbor is None or neighbor in seen:
                 continue
-            if name in RESERVED and str(neighbor) != getattr(importlib.util.find_spec(name), "origin", None):
+            if name in RESERVED and str(neighbor) != getattr(spec_of(name), "origin", None):
                 raise SchedcastError(f"{file} imports {name}, a name taken by schedcast; rename {neighbor} and import it by the new name")
             seen.add(neighbor)
             todo.append(neighbor)
@@ -153,7 +155,7 @@ def _import_module(name: str, spec: str):
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     may_exist = all(part.isidentifier() for part in name.split("."))
-    if not (may_exist and importlib.util.find_spec(name.partition(".")[0])) and nearest(spec, names()) is not None:
+    if not (may_exist and spec_of(name.partition(".")[0])) and nearest(spec, names()) is not None:
         raise UnknownNameError("model", spec, names(), "`schedcast models` lists them; a model of your own is FILE.py:FACTORY")
     if not may_exist:
         raise SchedcastError(f"--model names {name!r}, neither a file nor a module; expected FILE.py:FACTORY or PACKAGE.MODULE:FACTORY")

@@ -16,6 +16,7 @@ from simulator.model.gradients import GROWTH, INITIAL_SCALE, SCALE
 from simulator.model.graph import TrainingGraph
 from simulator.plan.bodies.update import check_form, hyper_parameters
 from simulator.plan.plan import Plan
+from traces.arguments import check_type
 from traces.errors import SchedcastError, UnknownNameError
 from traces.process import interrupts_delayed
 from traces.units import read_number
@@ -90,6 +91,9 @@ class Job:
     _few: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self):
+        for each in fields(self):
+            if each.init:
+                check_type(f"--{each.name.replace('_', '-')}", getattr(self, each.name), each.type)
         try:
             self.model.encode()
         except UnicodeEncodeError as error:

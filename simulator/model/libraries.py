@@ -18,7 +18,7 @@ from simulator.model.factory import Factory
 from simulator.model.user_code import brief
 from traces.errors import Code, SchedcastError, UnknownNameError
 from traces.files import read_text
-from traces.process import interrupts_delayed
+from traces.process import interrupts_delayed, spec_of
 
 #: What follows `hf:`, in words.
 HF_NAMES = "a model type (hf:bert), a class (hf:BertForTokenClassification) or a config.json"
@@ -41,7 +41,7 @@ def library_factory(spec: str, image_size: int | None) -> Factory:
     """Return the factory of `LIBRARY:NAME`. Raises SchedcastError if the library is not installed or has no such model."""
     library, _, name = spec.partition(":")
     package = "transformers" if library == "hf" else library
-    if importlib.util.find_spec(package) is None:
+    if spec_of(package) is None:
         raise SchedcastError(f"{spec} needs {package}, which is not installed; install it (pip install {package}) or use a built-in model")
     make, settings = LIBRARIES[library](name, image_size)
     from importlib.metadata import version
@@ -57,7 +57,7 @@ def define_missing_operators() -> None:
 
     Its import stops at two operators that only detection uses. They get a schema here, and no kernel.
     """
-    package = importlib.util.find_spec("torchvision")
+    package = spec_of("torchvision")
     if package is None or not package.submodule_search_locations:
         return
     import torch

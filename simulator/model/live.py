@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from simulator.model.built import check_hooks, mapped, tensors_of
+from simulator.model.built import check_module, mapped, tensors_of
 from simulator.model.capture.repetition import PythonDraws
 from simulator.model.factory import LIVE, Factory
 from simulator.model.fingerprint import content, fingerprint
@@ -42,14 +42,15 @@ def live_factory(
     that of `default_loss`. `batch`: the number of samples, by default the most frequent extent of dimension 0. The tensors of another
     batch have as many samples: those of this one, in turn. `step(module, inputs)`, if given, returns the loss.
 
-    Raises SchedcastError if the number of samples is not known.
+    Raises SchedcastError if the number of samples is not known, and for a module that cannot be captured.
     """
+    check_module(type(module).__name__, module)  # its copies have no hooks on parameters
     samples = _samples(inputs, target) if batch is None else batch
     facts = fingerprint(module, mapped((inputs, target), torch.Tensor.detach), loss, step, samples)
     for known in list(_FACTORIES.values()):
         if isinstance(known.call, _Copies) and known.call.is_of(module, facts, (inputs, target)):
             return known, samples
-    own_batch = mapped((inputs, target), lambda tensor: tensor.detach().cpu())
+    own_batch = mapped((inputs, target), lambda tensor: tensor.detach() if tensor.is_meta else tensor.detach().cpu())
     call = _Copies(weakref.ref(module), facts, own_batch, loss, samples, step)
     factory = Factory(f"{LIVE}{type(module).__name__}-{next(_NUMBERS)}", call, None, repeats=True, kept={})
     factory.returned.set()
@@ -115,6 +116,8 @@ class _Copies:
         if module is None:
             raise SchedcastError("the module no longer exists; expected it to live as long as what is asked of it; keep it", Code.MODEL)
         if type(torch.empty(0)) is torch.Tensor:  # not a fake one: capture has found that a step reads numbers
+            if any(tensor.is_meta for _, tensor in tensors_of(self._batch, "")):
+                raise SchedcastError("a step reads numbers, and the batch is on the device meta, which has none; give one with numbers")
             self._read = _readable(module, self._batch)
         inputs, target = mapped(self._batch, lambda tensor: self._resized(tensor, batch))
         if self._step is not None:
@@ -122,6 +125,7 @@ class _Copies:
         return _copied(module), inputs, target, *([] if self._loss is None else [self._loss])
 
     def _resized(self, tensor: torch.Tensor, batch: int) -> torch.Tensor:
+        tensor = torch.empty_like(tensor, device="cpu") if tensor.is_meta else tensor  # a fake one
         if batch == self._samples or tensor.shape[:1] != (self._samples,):
             return tensor
         return tensor[torch.arange(batch) % self._samples]
@@ -141,7 +145,6 @@ class _Stepped(torch.nn.Module):
 
 def _copied(module: torch.nn.Module) -> torch.nn.Module:
     """A copy on the CPU, without gradients. Under fake tensors its tensors are fake and take no memory."""
-    check_hooks(type(module).__name__, module)  # a copy would have none
     memo: dict[int, Any] = {}
     for child in module.modules():
         for tensor in (*child._parameters.values(), *child._buffers.values(), *vars(child).values()):

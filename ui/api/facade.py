@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from traces.arguments import typed
+
 if TYPE_CHECKING:
     from ui.api.measured import Measured
     from ui.api.predicted import Predicted
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from ui.api.watching import Watch
 
 
+@typed
 def predict(
     model: Any,
     batch: Any = None,
@@ -51,6 +54,7 @@ def predict(
     return predicted.predict(model, batch, target, on, loss, step, optimizer, strategy, samples, placement, job)
 
 
+@typed
 def search(model: Any, batch: Any = None, strategies: Sequence[str] = (), processes: int | None = None, **asked: Any) -> "Searched":
     """Rank every plan that the strategies (none: all) offer for a job: that of a prediction, or that of the arguments of `predict`."""
     from ui.api import predicted, searched
@@ -84,6 +88,7 @@ def calibrate(model: str | Path, batch: int | None = None, strategy: Sequence[st
     return measured.measured("calibrate", model, {"batch": batch, "strategy": list(strategy), **options})
 
 
+@typed
 def replay(traces: Any, what_if: Sequence[str] = ()) -> "Recorded":
     """Say where the time of a recorded GPU step goes, and what would make it faster. Needs neither PyTorch nor a GPU.
 
@@ -95,6 +100,7 @@ def replay(traces: Any, what_if: Sequence[str] = ()) -> "Recorded":
     return recorded.replay(traces, what_if)
 
 
+@typed
 def diff(before: Any, after: Any) -> "Difference":
     """Say why one recorded run is slower than another, in terms that add up. Either is as in `replay`."""
     from ui.api import recorded
@@ -102,6 +108,7 @@ def diff(before: Any, after: Any) -> "Difference":
     return recorded.diff(before, after)
 
 
+@typed
 def watch(steps: int = 5, out: str | Path | None = None, memory: bool = False) -> "Watch":
     """Record a few steps of a training loop, and say what they wait for and what would make them faster.
 
@@ -120,6 +127,7 @@ def watch(steps: int = 5, out: str | Path | None = None, memory: bool = False) -
     return watching.Watch(steps, out, memory)
 
 
+@typed
 def hf(steps: int = 5, out: str | Path | None = None) -> Any:
     """A callback for the Trainer of transformers: `Trainer(..., callbacks=[sc.hf()])`. Prints what `watch` would say."""
     from ui.api import watching
@@ -127,6 +135,7 @@ def hf(steps: int = 5, out: str | Path | None = None) -> Any:
     return watching.hf(steps, out)
 
 
+@typed
 def accelerate(steps: int = 5, out: str | Path | None = None) -> Any:
     """For `Accelerator(kwargs_handlers=[sc.accelerate()])` of accelerate: its `profile` prints what `watch` would say.
 
@@ -140,6 +149,7 @@ def accelerate(steps: int = 5, out: str | Path | None = None) -> Any:
     return watching.accelerate(steps, out)
 
 
+@typed
 def lightning(steps: int = 5, out: str | Path | None = None) -> Any:
     """A callback for Lightning: `Trainer(callbacks=[sc.lightning()])`. Prints what `watch` would say."""
     from ui.api import watching
@@ -147,6 +157,7 @@ def lightning(steps: int = 5, out: str | Path | None = None) -> Any:
     return watching.lightning(steps, out)
 
 
+@typed
 def report(path: str | Path, *answers: Any, title: str = "Schedcast") -> Path:
     """Write one page for a colleague about answers of this module, or files and folders that commands wrote. Returns its path."""
     from ui.api import shown

@@ -27,6 +27,7 @@ from simulator.predict.forecast import Forecast, forecast_many, prediction, refe
 from simulator.predict.largest_batch import with_largest_batch
 from simulator.predict.normal import normal
 from traces import units
+from traces.arguments import typed
 from traces.documents.comparison import PARALLEL_LOOPS, PYTORCH, Prediction
 from traces.documents.predictions import Normal
 from traces.documents.timeline import Timeline
@@ -148,6 +149,7 @@ class Predicted(Shown):
             seconds[span.layer or span.phase] += min(span.end_s, end) - max(span.start_s, start)
         return sorted(seconds.items(), key=lambda item: -item[1])
 
+    @typed
     def compare(self, *strategies: str) -> "Predicted":
         """Predict these strategies (NAME or NAME:option=value,...) beside plain PyTorch, and print them as one table."""
         return _predicted(self.job, self.machine, self.placement, self.chosen, (*self.asked, *strategies), self.owner)
@@ -174,6 +176,7 @@ class Predicted(Shown):
         job = replace(self.job, **_job_fields(changes, "what_if", [*ABOUT, "on", "devices", "memory_limit"]))
         return _predicted(job, machine, placement, self.chosen, self.asked, self.owner)
 
+    @typed
     def normal(self, measured_s: float | None = None) -> Speed:
         """Whether a step that you measured, in seconds, is as long as predicted; and the published steps nearest to the job.
 
@@ -193,6 +196,7 @@ class Predicted(Shown):
             step = larger
         return step.prediction.largest_batch if not step.fits else step.job.batch
 
+    @typed
     def hours(self, samples: int | None = None, epochs: float = 1, price: float | None = None, tokens: int | None = None) -> Cost:
         """What a training takes: `samples` of an epoch (or `tokens`, if a model's inputs are rows of them) times `epochs`.
 
@@ -214,6 +218,7 @@ class Predicted(Shown):
             raise SchedcastError("hours(tokens=...) needs a model whose inputs are rows of tokens; give samples instead")
         return tokens // self.job.batch
 
+    @typed
     def timeline(self, strategy: str | None = None) -> ShownTimeline:
         """The timeline of a step of the chosen strategy, or of another that was asked; a notebook draws it."""
         text = self.chosen if strategy is None else strategy
@@ -289,6 +294,10 @@ def predict(
         with undisturbed():
             owner, count = live_factory(model, batch, target, loss, samples, step)
         job = Job(**{"model": owner.name, "batch": count, "precision": _precision(model), **settings})
+    elif not isinstance(model, str | Path):
+        raise SchedcastError(
+            f"predict takes a torch.nn.Module or a model's name, not {type(model).__name__}; make the module first", Code.MODEL
+        )
     else:
         count = usual_batch(str(model), placement.devices or device_count(str(on))) if batch is None else batch
         job = Job(**{"model": str(model), "batch": count, "precision": "default", **settings})
@@ -357,6 +366,10 @@ def _divided(module: torch.nn.Module, batch: Any) -> tuple[Any, Any]:
     """The inputs and the target of a pair that a loader gives, unless the module needs both, or calls the second its labels."""
     if not isinstance(batch, tuple | list) or len(batch) != 2 or not list(tensors_of(batch[1], "")):
         return batch, None
-    taken = [each for each in inspect.signature(module.forward).parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except ValueError:  # compiled code; `check_module` says what to do
+        parameters = ()
+    taken = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
     takes_both = len(taken) > 1 and (taken[1].default is inspect.Parameter.empty or taken[1].name in LABELS)
     return (batch, None) if takes_both else (batch[0], batch[1])

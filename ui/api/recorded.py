@@ -11,6 +11,7 @@ from rich.console import Console
 from simulator.replay.diff.stragglers import stragglers
 from simulator.replay.diff.traces import Compared, compare_traces
 from simulator.replay.whatif.replayed import Replayed, ask, check_rules, one_step, ranked, replayed, with_median_step
+from traces.arguments import check_type
 from traces.documents.replay_result import ReplayResult
 from ui.api.shown import Shown, report
 from ui.api.timelines import ShownTimeline
@@ -112,4 +113,7 @@ def _files(traces: Traces) -> tuple[Path, ...]:
         return (Path(traces),)
     if hasattr(traces, "trace"):
         return (traces.trace,)
-    return traces.traces if isinstance(traces, Recorded) else tuple(map(Path, traces))
+    if isinstance(traces, Recorded):
+        return traces.traces
+    check_type("a recording", traces, str | Path | Sequence[str | Path] | Recorded)
+    return tuple(map(Path, traces))

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from traces.arguments import check_type, typed
 from traces.files import write_atomic
 
 #: Columns of a terminal whose width is not known, and those of a card in a notebook.
@@ -28,6 +29,7 @@ class Shown(ABC):
     def json(self) -> dict[str, Any]:
         """The document that the command line prints with `--json`."""
 
+    @typed
     def save(self, path: str | Path) -> Path:
         """Write the document to a file, which other functions and commands read; it is whole or not there. Returns its path."""
         write_atomic(Path(path), json.dumps(self.json(), allow_nan=False).encode())
@@ -53,6 +55,7 @@ def report(path: Path, answers: Sequence[Any], title: str) -> Path:
     sections = []
     with TemporaryDirectory() as folder:
         for number, answer in enumerate(answers):
+            check_type("an answer", answer, Shown | str | Path)
             place = answer.save(Path(folder) / f"{number}.json") if isinstance(answer, Shown) else Path(answer)
             sections += sections_of(place)
     return write_atomic(path, page(title, sections))

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,6 +22,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from traces import units
 from traces.errors import SchedcastError
+from traces.process import spec_of
 from ui.api.shown import Shown
 
 #: Steps that run unrecorded first, whose time says what recording costs, and those in which the profiler starts.
@@ -295,7 +295,7 @@ def accelerate(steps: int = 5, out: str | Path | None = None) -> Any:
 
 def lightning(steps: int = 5, out: str | Path | None = None) -> Any:
     """See `schedcast.lightning`."""
-    base: Any = import_module("lightning.pytorch" if find_spec("lightning") else "pytorch_lightning").Callback
+    base: Any = import_module("lightning.pytorch" if spec_of("lightning") else "pytorch_lightning").Callback
 
     class WatchCallback(base):
         """Watches the first steps of a fit, and prints the answer when they are recorded. `seen`: the `Watch`."""

@@ -3,13 +3,13 @@
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import typer
 
 from simulator.model.usual_batch import source_file
 from traces.errors import SchedcastError
+from traces.process import spec_of
 from ui.app.model import start_command
 
 
@@ -21,7 +21,7 @@ def serve(port: int, reports: list[Path], traces: list[Path], models: list[str])
     if not 1 <= port <= 65535:
         raise SchedcastError(f"--port {port} is not a port; choose one from 1024 to 65535")
     for package in ("torch", "streamlit"):
-        if find_spec(package) is None:
+        if spec_of(package) is None:
             raise ModuleNotFoundError(name=package)
     for report in reports:
         if not os.path.exists(report):

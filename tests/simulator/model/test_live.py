@@ -175,10 +175,8 @@ def test_what_a_module_holds_may_change_unseen_and_then_it_is_captured_anew(modu
 
 def test_a_hook_on_a_parameter_is_refused(module, batch):
     module[0].weight.register_hook(lambda gradient: gradient * 2)
-    job, factory = job_of(module, *batch)
     with refuses(Code.REQUEST, r"tensor '0.weight' of Sequential has a hook \(register_hook\)"):
-        captured(job)
-    assert factory
+        job_of(module, *batch)
 
 
 def test_numbers_count_if_a_step_reads_them():

@@ -4,6 +4,7 @@ import doctest
 import json
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 import schedcast as sc
@@ -18,7 +19,7 @@ from traces.documents.comparison import Prediction
 from traces.documents.predictions import Predictions
 from traces.documents.replay_result import Diff, ReplayResult
 from traces.documents.timeline import Timeline
-from traces.errors import Code
+from traces.errors import Code, SchedcastError
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +98,57 @@ def test_types_that_pytorch_refuses_to_multiply_are_refused(batch):
     with refuses(Code.MODEL, "has operands of bfloat16 and float32, which PyTorch refuses; expected one type"):
         sc.predict(nn.Linear(64, 10).bfloat16(), batch, on="h100")
     assert sc.predict(nn.Linear(64, 10), batch, on="h100", precision="bf16").job.precision == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (
+            lambda net, batch: sc.predict(net, batch, samples="8"),
+            r"predict\(samples=...\) is '8', of type str; expected a whole",
+        ),
+        (lambda net, batch: sc.predict(net, batch, strategy=["turbodl"]), "of type list; expected a text or None"),
+        (lambda net, batch: sc.predict(net, batch, accumulate=2.0), "--accumulate is 2.0, of type float; expected a whole number"),
+        (
+            lambda net, batch: sc.predict(net, batch, precision=torch.bfloat16),
+            "--precision is torch.bfloat16, of type dtype; expected",
+        ),
+        (lambda net, batch: sc.predict(net, batch, seq=8), "applies to built-in models, not to a module"),
+        (
+            lambda net, batch: sc.predict(net, bach=batch),
+            "the batch has no tensor with a dimension",
+        ),
+        (lambda net, batch: sc.predict("lenet5", batch[0]), "--batch is tensor.*, of type Tensor; expected a whole number"),
+        (lambda net, batch: sc.predict(nn.Linear, batch), "predict takes a torch.nn.Module or a model's name, not type"),
+        (lambda net, batch: sc.predict(nn.LazyLinear(10), batch), "has lazy parameters; .* run one forward first"),
+        (lambda net, batch: sc.predict(torch.jit.script(net), batch), "is TorchScript, whose ops cannot be captured"),
+        (lambda net, batch: sc.predict(torch.jit.trace(net, batch[0]), batch), "is TorchScript, whose ops cannot be captured"),
+        (lambda net, batch: sc.replay(3), "a recording is 3, of type int; expected a text or a path"),
+        (lambda net, batch: sc.report("page.html", 3), "an answer is 3, of type int; expected"),
+    ],
+)
+def test_what_the_door_does_not_take_is_refused_in_one_line(network, batch, call, expected):
+    with pytest.raises(SchedcastError, match=expected) as refused:
+        call(network, batch)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_batch_without_numbers_is_as_good_as_one_with_them(network, batch, predicted):
+    assert sc.predict(network, tuple(each.to("meta") for each in batch), on="h100").step_s == predicted.step_s
+
+    def step(model, given):
+        return model(given[0]).mean() * (2 if given[1].all() else 1)
+
+    with refuses(Code.REQUEST, "a step reads numbers, and the batch is on the device meta"):
+        sc.predict(network, tuple(each.to("meta") for each in batch), step=step, on="h100")
+
+
+def test_a_package_without_a_spec_is_not_installed(monkeypatch):
+    stub = ModuleType("torchvision")
+    stub.__spec__ = None
+    monkeypatch.setitem(sys.modules, "torchvision", stub)
+    with refuses(Code.REQUEST, "needs torchvision, which is not installed"):
+        sc.predict("torchvision:resnet18", 8, on="h100")
 
 
 class Labeled(nn.Module):
