@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, isfinite
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -22,16 +22,26 @@ from simulator.model.job import Job
 from simulator.model.ops.autocast import GPU, autocast
 from simulator.model.ops.mixed import lowered
 from simulator.model.user_code import training_step
-from simulator.plan.pieces import Box, box_of, covered, seen_as
+from simulator.plan.pieces import Box, box_of, covered, held, seen_as
 from simulator.plan.plan import Plan
+from simulator.plan.task import BUFFER, CARRIED_KINDS, Operand
 from simulator.strategies.pipeline.staleness import Staleness, staleness
 from traces.documents.comparison import ValidationResult
 
 #: By batch-norm layer, the equal parts of its input, along images, height and width, that have statistics of their own.
 BatchNormDegrees = tuple[tuple[str, tuple[int, ...]], ...]
-#: How a segment trains: its microbatches (None: those of the job), the staleness of stale parameters, and the parts of its batch-norms.
-Trained = tuple[int | None, tuple[tuple[str, Staleness], ...], BatchNormDegrees]
-PLAIN_TRAINING: tuple[Trained, ...] = ((None, (), ()),)
+
+
+class Trained(NamedTuple):
+    """How a segment trains: its microbatches (None: those of the job), the staleness of stale parameters, the parts of its batch-norms, and
+    the microbatches after which buffers stay changed (empty: all), those of the device whose buffers count.
+    """
+
+    microbatches: int | None = None
+    stale: tuple[tuple[str, Staleness], ...] = ()
+    batch_norm: BatchNormDegrees = ()
+    lasting: tuple[int, ...] = ()
+
 
 STEPS = 5
 #: The largest error that still counts as the same numbers, by precision. All but fp64 leave room for another order of summation.
@@ -39,8 +49,10 @@ TOLERANCE = {"fp64": 1e-10, "fp32": 1e-3, "tf32": 1e-1, "default": 1e-1, "bf16":
 #: On a GPU, some kernels of cuDNN and PyTorch add in an order that changes from run to run. And a plan that sums in another order rounds
 #: differently, which a ReLU or a max-pool close to a tie turns into another number altogether: after some steps of a deep
 #: network, gradients may differ by half. A plan may differ from plain PyTorch by this many times the difference of two runs of plain
-#: PyTorch (from the same parameters, or from parameters one rounding away), if that is more than the tolerance.
+#: PyTorch (from the same parameters, or from parameters one rounding away), if that is more than the tolerance. Neither explains a
+#: difference in the first step, nor one of 1, which is that of gradients of zero.
 REPEATS_ALLOWED = 10.0
+NOTHING_RIGHT = 1.0
 
 
 def steps_to_compare(backend: Backend) -> int:
@@ -52,25 +64,35 @@ def steps_to_compare(backend: Backend) -> int:
 class Numerics:
     """max_grad_error = max|a − b| / max|g| over all gradients, max_param_error = max|a − b| / max|p| over all parameters.
 
-    The parameters are those of every device that has a copy. `reference_grad_error` and `reference_param_error` are the same of a second
-    run of plain PyTorch: on the same device from the same state, which on a CPU gives the same numbers, and 0; for a plan whose numbers
-    differ by more than the tolerance, also from parameters that are one rounding away (`References.judged`).
+    The latter is the largest of that and of the same over all optimizer states of a name, and over all buffers of a name. The parameters
+    are those of every device that has a copy; either error is infinite if the plan lacks a part of what it should have.
+
+    `reference_grad_error` and `reference_param_error` are the same of a second run of plain PyTorch: on the same device from the same
+    state, which on a CPU gives the same numbers, and 0; for a plan whose numbers differ by more than the tolerance, also from parameters
+    that are one rounding away (`References.judged`). `first_error` is the larger of the plan's errors after its first step; None if that
+    was not compared.
     """
 
     max_grad_error: float
     max_param_error: float
     reference_grad_error: float = 0.0
     reference_param_error: float = 0.0
+    first_error: float | None = None
 
     def equal(self, precision: str) -> bool:
-        """Whether both errors are within the tolerance of the precision, or within the difference of two runs of plain PyTorch."""
-        return all(
-            error <= max(TOLERANCE[precision], REPEATS_ALLOWED * own if isfinite(own) else 0.0)
-            for error, own in (
-                (self.max_grad_error, self.reference_grad_error),
-                (self.max_param_error, self.reference_param_error),
-            )
-        )
+        """Whether both errors are within the tolerance of the precision.
+
+        Where the first step was compared, its errors must be; the others may then be within the difference of two runs of plain PyTorch.
+        """
+        tolerance, first = TOLERANCE[precision], self.first_error
+        if first is not None and not first <= tolerance:
+            return False
+
+        def close(error: float, own: float) -> bool:
+            allowed = REPEATS_ALLOWED * own if first is not None and isfinite(own) else 0.0
+            return error <= tolerance or (error <= allowed and error < NOTHING_RIGHT)
+
+        return close(self.max_grad_error, self.reference_grad_error) and close(self.max_param_error, self.reference_param_error)
 
     @staticmethod
     def of_row(row: ValidationResult) -> "Numerics":
@@ -80,7 +102,7 @@ class Numerics:
             return inf if error is None else error
 
         own = row.reference_grad_error or 0.0, row.reference_param_error or 0.0
-        return Numerics(stated(row.max_grad_error), stated(row.max_param_error), *own)
+        return Numerics(stated(row.max_grad_error), stated(row.max_param_error), *own, row.first_step_error)
 
 
 def reference(
@@ -164,39 +186,72 @@ def _casts_of(job: Job, module: torch.nn.Module, backend: Backend | None) -> Cal
     return partial(autocast, job.autocast_dtype, GPU if backend is not None and backend.forms.cuda else "cpu")
 
 
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """A context in which cuDNN uses no kernel that adds in an order of its own in every run."""
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = before
+
+
 def compare(job: Job, built: Built, plan: Plan, backend: Backend, expected: "Expected", steps: int = STEPS) -> Numerics:
     """Run `plan` for `steps` steps, or each of several segments for as many, and compare its numbers with `expected`.
 
-    The gradient's error is infinite if the plan has the gradient of only a part of some parameter.
+    Everything that plain PyTorch keeps is compared, whether the plan has it or not. An error is infinite if the plan has only a part of
+    some gradient, parameter, buffer or optimizer state.
     """
     names = {operand.value for operand in plan.gradients.values()}
-    parts = len(plan.segments)
+    parts, graph = len(plan.segments), job.graph()
     plan = plan.with_repeats(*(steps for _ in plan.segments)) if parts > 1 else plan
-    program = backend.load(plan, job_tensors(job, built, job.graph()), job.seed, keep=tuple(sorted(names)))
-    program.run(steps * parts)
-    program.sync()
-    boxes: dict[str, list[Box]] = {}
-    shapes: dict[str, tuple[int, ...]] = {}
-    for source in plan.gradient_sources.values():
-        boxes.setdefault(source.value, []).append(box_of(source))
-        shapes[source.value] = seen_as(source) or tuple(expected.gradients[source.value].shape)
-    parameters = {name: expected.parameters[name] for name in boxes}
-    worst = program.parameter_difference(parameters)
-    gradients = {name: expected.gradients[name] for name in boxes}
-    whole = all(covered(boxes[name], shape) for name, shape in shapes.items())
-    grad_error = _ratio(program.gradient_difference(gradients), gradients) if whole else inf
-    return Numerics(grad_error, _ratio(worst, parameters), expected.repeated_grad_error, expected.repeated_param_error)
+    tensors = job_tensors(job, built, graph)
+    with deterministic():
+        program = backend.load(plan, tensors, job.seed, keep=tuple(sorted(names)))
+        program.run(steps * parts)
+        program.sync()
+    fixed = {*built.named_inputs(), *graph.constants}
+    current = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items() if name not in fixed}
+    before = {name: tensor.clone() for name, tensor in current.items()}
+    program.copy_current(current)
+    grad_error = _ratio(program.gradient_difference(expected.gradients), expected.gradients)
+    param_error = max(
+        _ratio(program.parameter_difference(expected.parameters), expected.parameters),
+        replace(expected, kept=before | expected.kept).kept_error(current),
+    )
+    sources = [value.source for value in plan.values.values() if value.kind in CARRIED_KINDS and value.source is not None]
+    kept = {name: tensors[name] for name in (*graph.parameters, *(source.value for source in sources))}
+    return Numerics(
+        grad_error if _have_all(plan.gradient_sources.values(), expected.gradients) else inf,
+        param_error if _have_all(sources, kept) else inf,
+        expected.repeated_grad_error,
+        expected.repeated_param_error,
+    )
+
+
+def _have_all(sources: Iterable[Operand], tensors: Mapping[str, torch.Tensor]) -> bool:
+    """Whether every element of the job's tensors is in one of the pieces."""
+    boxes: dict[str, list[Box]] = {name: [] for name in tensors}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for source in sources:
+        if source.value in boxes:
+            boxes[source.value].append(box_of(source))
+            shapes[source.value] = seen_as(source) or shapes[source.value]
+    return all(covered(boxes[name], shape) for name, shape in shapes.items())
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Plain PyTorch's gradients of the last step and final parameters.
+    """Plain PyTorch's gradients of the last step and final parameters, and all that it keeps: also buffers, optimizer state and scaler.
 
+    `kept` has them by the names of `job_tensors`; what it lacks is what it was before the first step.
     `repeated_grad_error` and `repeated_param_error`: how far a second run was from them; 0 if there was none, as on the CPU.
     """
 
     gradients: dict[str, torch.Tensor]
     parameters: dict[str, torch.Tensor]
+    kept: dict[str, torch.Tensor] = field(default_factory=dict)
     repeated_grad_error: float = 0.0
     repeated_param_error: float = 0.0
 
@@ -204,9 +259,35 @@ class Expected:
     def finite(self) -> bool:
         return all(bool(tensor.isfinite().all()) for tensor in (*self.gradients.values(), *self.parameters.values()))
 
+    def kept_error(self, actual: Mapping[str, torch.Tensor]) -> float:
+        """The largest of max|a − b| / max|b| over all parameters, over the optimizer states of a name, and over the buffers of a name.
+
+        Elements that are the same differ by 0 also where they are not finite, as in a mask of attention. A table that the module makes
+        anew in another size, which it only looks up, is not compared.
+        """
+        differences: dict[str, float] = {}
+        largest: dict[str, float] = {}
+        for name, expected in self.kept.items():
+            if name not in actual or actual[name].shape != expected.shape:
+                continue
+            kind = "parameters" if name in self.parameters else name.rpartition("::" if "::" in name else ".")[2]
+            a, b = (tensor.detach().to("cpu", torch.float64) for tensor in (actual[name], expected))
+            same = (a == b) | (a.isnan() & b.isnan())
+            difference = float((a - b).abs().masked_fill(same, 0.0).max()) if a.numel() else 0.0
+            differences[kind] = max(difference, differences.get(kind, 0.0)) if difference == difference else inf
+            finite = b.abs().nan_to_num(0.0, 0.0)
+            largest[kind] = max(float(finite.max()) if b.numel() else 0.0, largest.get(kind, 0.0))
+        return max((differences[kind] / (largest[kind] or 1.0) for kind in differences), default=0.0)
+
+    @staticmethod
+    def now(plain: Reference) -> "Expected":
+        """What plain PyTorch has now; a step changes none of it."""
+        parameters = {name: parameter.clone() for name, parameter in plain.parameters().items()}
+        return Expected(plain.gradients(), parameters, parameters | plain.kept())
+
     @staticmethod
     def of(
-        job: Job, built: Built, steps: int = STEPS, backend: Backend | None = None, segments: Sequence[Trained] = PLAIN_TRAINING
+        job: Job, built: Built, steps: int = STEPS, backend: Backend | None = None, segments: Sequence[Trained] = (Trained(),)
     ) -> "Expected":
         """Run the reference for `steps` steps on one thread, which sums in the same order as the executor's single-core tasks.
 
@@ -223,7 +304,7 @@ class Expected:
         return replace(
             expected,
             repeated_grad_error=worst_ratio(again.gradients, expected.gradients),
-            repeated_param_error=worst_ratio(again.parameters, expected.parameters),
+            repeated_param_error=expected.kept_error(again.kept),
         )
 
 
@@ -236,6 +317,7 @@ class References:
     def __init__(self, job: Job, built: Built, steps: int, backend: Backend | None):
         self._arguments = job, built, steps, backend
         self._newest: tuple[tuple[Trained, ...], Expected] | None = None
+        self._first: tuple[tuple[Trained, ...], Expected] | None = None  # after one step
 
     @staticmethod
     def key(plan: Plan) -> tuple[Trained, ...]:
@@ -246,7 +328,12 @@ class References:
         degrees = cast(dict[str, list[int]], plan.semantics.get("batch_norm_parts", {}))
         batch_norm = tuple(sorted((layer, tuple(own)) for layer, own in degrees.items()))
         return tuple(
-            (part.microbatches, tuple(sorted((name, each) for name, each in staleness(part).items() if any(each))), batch_norm)
+            Trained(
+                part.microbatches,
+                tuple(sorted((name, each) for name, each in staleness(part).items() if any(each))),
+                batch_norm,
+                _lasting(part),
+            )
             for part in plan.parts
         )
 
@@ -254,46 +341,58 @@ class References:
         """The numbers that `plan` should compute. Raises SchedcastError as `Expected.of` does."""
         key = self.key(plan)
         if self._newest is None or self._newest[0] != key:
-            self._newest = None  # free them before the next ones are made
+            self._newest = self._first = None  # free them before the next ones are made
             self._newest = key, Expected.of(*self._arguments, key)
         return self._newest[1]
 
     def judged(self, plan: Plan, numerics: Numerics, backend: Backend) -> Numerics:
-        """The numerics of `plan`; if they are beyond the tolerance, with how much two runs of plain PyTorch differ.
+        """The numerics of `plan` with the error of its first step; if only later ones are beyond the tolerance, with how much two runs of
+        plain PyTorch differ.
 
-        Rounding grows from step to step, so it does not explain a difference in the first step. (Graphs of several steps are not cut.)
+        Rounding grows from step to step, so it does not explain a difference in the first step, which programs of graphs run eagerly.
         """
         job, built, steps, device = self._arguments
-        if numerics.equal(job.precision):
-            return numerics
         trained = partial(_trained, job, built, backend=device, segments=self.key(plan))
-        if backend.unit == 1 and not compare(job, built, plan, backend, trained(steps=1), 1).equal(job.precision):
+        if self._first is None or self._first[0] != self.key(plan):
+            self._first = self.key(plan), trained(steps=1)
+        first = compare(job, built, plan, backend, self._first[1], 1)
+        numerics = replace(numerics, first_error=max(first.max_grad_error, first.max_param_error))
+        if numerics.equal(job.precision) or not first.equal(job.precision):
             return numerics
         expected, near = self.of(plan), trained(steps=steps, nudged=True)
         return replace(
             numerics,
             reference_grad_error=max(numerics.reference_grad_error, worst_ratio(near.gradients, expected.gradients)),
-            reference_param_error=max(numerics.reference_param_error, worst_ratio(near.parameters, expected.parameters)),
+            reference_param_error=max(numerics.reference_param_error, expected.kept_error(near.kept)),
         )
+
+
+def _lasting(plan: Plan) -> tuple[int, ...]:
+    """The microbatches that change the buffers that count, those of the first device that has them; empty if all do, or nothing changes."""
+    sources = {value.source.value for value in plan.values.values() if value.kind == BUFFER and value.source is not None}
+    counting = {value.name for value in held(plan, sources)}
+    numbers = {task.microbatch for task in plan.tasks if any(operand.value in counting for operand in task.mutates)}
+    return () if len(numbers) == plan.microbatches else tuple(sorted(numbers))
 
 
 def _trained(job: Job, built: Built, steps: int, backend: Backend | None, segments: Sequence[Trained], nudged: bool = False) -> Expected:
     """The results of one run of plain PyTorch, after which the module is restored. `nudged`: from parameters that are one rounding away."""
-    with built.restored(), training_step(job.batch):
-        parts, stale, batch_norm = segments[0]
-        plain = reference(job, built, True, backend, parts, dict(stale), batch_norm)
+    with built.restored(), training_step(job.batch), deterministic():
+        first = Trained(*segments[0])
+        plain = reference(job, built, True, backend, first.microbatches, dict(first.stale), first.batch_norm)
         if nudged:
             _nudge(plain.parameters().values())
         torch.set_num_threads(1)
-        for number, (parts, stale, batch_norm) in enumerate(segments):
+        for number, segment in enumerate(Trained(*each) for each in segments):
+            plain.lasting = segment.lasting
             if number:
-                plain.split(parts)
-                plain.batch_norm_parts = dict(batch_norm)
+                plain.split(segment.microbatches)
+                plain.batch_norm_parts = dict(segment.batch_norm)
                 if isinstance(plain, StaleReference):
-                    plain.stale(dict(stale))
+                    plain.stale(dict(segment.stale))
             for _ in range(steps):
                 plain.step()
-        return Expected(plain.gradients(), {name: p.clone() for name, p in plain.parameters().items()})
+        return Expected.now(plain)
 
 
 @torch.no_grad()

@@ -57,6 +57,7 @@ def strategy_row(candidate: Candidate, predicted: Forecast, against: Against) ->
             "max_param_error": _finite(candidate.numerics.max_param_error),
             "reference_grad_error": _finite(candidate.numerics.reference_grad_error),
             "reference_param_error": _finite(candidate.numerics.reference_param_error),
+            "first_step_error": _finite(candidate.numerics.first_error),
             "predicted_peak_bytes": max(peak_bytes.values()),
             "measured_peak_bytes": max(candidate.peak_bytes.values(), default=None),
             "predicted_peak_bytes_by_device": peak_bytes,
@@ -107,7 +108,7 @@ def _row(predicted: Forecast, measured_s: float, steps_s: Sequence[Sequence[floa
     )
 
 
-def _finite(error: float) -> float | None:
+def _finite(error: float | None) -> float | None:
     return error if error != float("inf") else None
 
 

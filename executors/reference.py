@@ -15,6 +15,7 @@ from executors.binding import Forms
 from executors.contexts import DeterministicDraws, MathAttentionForDropout, batch_norm_by_parts, checkpointing
 from executors.kernels.update import torch_optimizer
 from simulator.model.built import mapped
+from simulator.model.gradients import GROWTH, SCALE
 from simulator.plan.bodies.update import rate_at
 from simulator.strategies.pipeline.staleness import Staleness
 from traces.errors import Code, SchedcastError
@@ -53,7 +54,8 @@ class Reference:
     `autocast`: returns the context in which forward and loss run. `scaler`: scales the loss, and skips steps whose gradients overflow.
 
     The attribute `batch_norm_parts` says which parts of a microbatch have batch-norm statistics of their own, by layer
-    (`batch_norm_by_parts`), and `checkpointed` which modules are checkpointed, and how (`checkpointing`).
+    (`batch_norm_by_parts`), and `checkpointed` which modules are checkpointed, and how (`checkpointing`). `lasting` has the numbers of the
+    microbatches after which buffers stay changed, as on one of several devices with buffers of their own; empty for all.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Reference:
         self.steps = 0
         self.batch_norm_parts: Mapping[str, Sequence[int]] = {}
         self.checkpointed: Mapping[str, str] = {}
+        self.lasting: Sequence[int] = ()
         self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         #: Makes an optimizer of some parameters.
         self.optimizer_of = partial(torch_optimizer, optimizer, form, hyper=hyper, capturable=capturable)
@@ -111,7 +114,8 @@ class Reference:
         context = self._forward_context()
         count = len(self.microbatches)
         losses = []
-        for inputs, target in self.microbatches:
+        for number, (inputs, target) in enumerate(self.microbatches):
+            passing = self._buffers() if self.lasting and number not in self.lasting else {}
             self._use_weights("forward")
             with context():
                 output = self.module(**inputs) if isinstance(inputs, dict) else self.module(*inputs)
@@ -120,6 +124,9 @@ class Reference:
             mean = loss if count == 1 else loss / count
             (mean if self.scaler is None else self.scaler.scale(mean)).backward()
             losses.append(loss.detach())
+            for name, buffer in self.module.named_buffers() if passing else ():
+                if name in passing and buffer.shape == passing[name].shape:
+                    buffer.data.copy_(passing[name])
         self._use_weights("update")
         if self.clip_norm is not None:
             if self.scaler is not None:
@@ -182,6 +189,20 @@ class Reference:
     def parameters(self) -> dict[str, Tensor]:
         """The current parameters by name, including frozen ones."""
         return {name: parameter.detach() for name, parameter in self.module.named_parameters()}
+
+    def _buffers(self) -> dict[str, Tensor]:
+        """Copies of the buffers by name."""
+        return {name: buffer.detach().clone() for name, buffer in self.module.named_buffers()}
+
+    def kept(self) -> dict[str, Tensor]:
+        """Copies of what else a step leaves to the next one, by the names of a plan: buffers, optimizer state and gradient scaler."""
+        kept = self._buffers()
+        for name, parameter in self.module.named_parameters():
+            for state, tensor in self.optimizer.state.get(parameter, {}).items():
+                kept[f"{name}::{state}"] = tensor.detach().clone()
+        if self.scaler is not None and (scaler := self.scaler.state_dict()):
+            kept |= {SCALE: torch.tensor(scaler["scale"]), GROWTH: torch.tensor(scaler["_growth_tracker"])}
+        return kept
 
 
 class Hooked(Reference):

@@ -155,7 +155,8 @@ class DistributedProgram:
 
     def _run(self, steps: int, feeds: list[str] | None, tensors: Named, inputs) -> ChunkTimes:
         channel, loaded = self._backend.channel, self._backend.loaded
-        channel.send({"command": "run", "program": self.number, "steps": steps, "feeds": feeds}, tensors)
+        about = {"steps": steps, "feeds": feeds, "deterministic": torch.backends.cudnn.deterministic}
+        channel.send({"command": "run", "program": self.number, **about}, tensors)
         answers = channel.gather(loaded.run(self.number, steps, inputs))
         self._take_losses(answers)
         ends_s = _latest([answer["ends_s"] for answer in answers])

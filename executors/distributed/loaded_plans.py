@@ -269,6 +269,7 @@ class RankServer:
             case "cpu_seconds":
                 return cpu_seconds()
             case "run":
+                torch.backends.cudnn.deterministic = message["deterministic"]
                 names = message["feeds"]
                 feeds = None if names is None else [{name: tensors[f"{i} {name}"] for name in names} for i in range(message["steps"])]
                 return loaded.run(message["program"], message["steps"], feeds)

@@ -66,3 +66,9 @@ def masked(batch):
 
     mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
     return _made(step, batch, mask, torch.tensor(0.5), torch.randn(WIDTH), score=nn.Linear(WIDTH, LENGTH))
+
+
+def long_positions(batch):
+    """A table of learned positions for longer sequences: its last rows have gradients of zero, and decay."""
+    positions = nn.Parameter(torch.randn(3 * LENGTH, WIDTH))
+    return _made(lambda net, x: net.head((x + net.positions[: x.shape[1]]).mean(1)), batch, positions=positions)

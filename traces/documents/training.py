@@ -172,7 +172,8 @@ class TrainingRun(Document):
     of a seed follow each other, always in the same order. `steps` is the number of completed steps; `complete` is False if Ctrl-C ended the
     run early. `step_s` is null if only the first step was completed.
     `max_grad_error` and `max_param_error` compare the strategy's first steps with plain PyTorch's (null if they were not compared);
-    `reference_grad_error` and `reference_param_error` compare plain PyTorch with itself, as in a validation. `max_loss_difference` is the
+    `reference_grad_error` and `reference_param_error` compare plain PyTorch with itself, and `first_step_error` the first step alone, as in
+    a validation. `max_loss_difference` is the
     `largest_difference` of the other curves of the first seed from the first. `mode_reason` says why the mode is not the one asked for, if
     it is not. `predicted_on` is the machine of the curves' `predicted_step_s`. `reached` says when each curve had a test accuracy of
     `target`, and `wins` how often the strategy had it earlier than the others. `busy_share`: what other processes took of the machine
@@ -197,6 +198,7 @@ class TrainingRun(Document):
     max_param_error: float | None = None
     reference_grad_error: float | None = None
     reference_param_error: float | None = None
+    first_step_error: float | None = None
     data: str = ONE_BATCH
     curves: tuple[Curve, ...] = ()
     max_loss_difference: float | None = None

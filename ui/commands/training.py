@@ -265,6 +265,7 @@ def _document(training: Repeated, predicted: Forecast, mode: str, complete: bool
         max_param_error=finite(numerics.max_param_error) if numerics is not None else None,
         reference_grad_error=finite(numerics.reference_grad_error) if numerics is not None else None,
         reference_param_error=finite(numerics.reference_param_error) if numerics is not None else None,
+        first_step_error=finite(numerics.first_error) if numerics is not None and numerics.first_error is not None else None,
         data=training.data or ONE_BATCH,
         curves=curves,
         max_loss_difference=largest_difference(curves[0], of_first_seed[1:]),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain, count
 
 from simulator.engine.collectives.rounds import ALGORITHM_OF
 from simulator.engine.collectives.tasks import COMPUTE, Group
@@ -36,7 +37,7 @@ class Pieces:
         """Let a device carry a piece of a parameter or buffer for the whole run. `of`: the part of it that the device's graph has."""
         value = of or self.graph.values[tensor]
         all_of_it = box == whole(value.shape)
-        name = f"{tensor}{self.suffix(device)}" if all_of_it else f"{tensor}@{device}"
+        name = f"{tensor}{self.suffix(device)}" if all_of_it else self._free(tensor, device)
         strides = value.strides if all_of_it else dense(shape_of(box), value.strides)
         source = cut(value.origin(), box)
         size = self.graph.storage_bytes[value.storage] if all_of_it and value.storage == tensor else None
@@ -45,6 +46,11 @@ class Pieces:
         if value.kind == PARAMETER:
             self.of.setdefault(tensor, []).append(piece)
         return piece
+
+    def _free(self, tensor: str, device: str) -> str:
+        """A name for another piece of a tensor on a device."""
+        names = chain([f"{tensor}@{device}"], (f"{tensor}#{number}@{device}" for number in count(2)))
+        return next(name for name in names if name not in self.tensors.values)
 
     # --- gradients
 

@@ -14,7 +14,7 @@ from simulator.plan.task import BACKWARD, BUFFER, CARRIED_KINDS, FORWARD, INPUT,
 from simulator.plan.tensors import PlanTensors
 from simulator.plan.views import NotABoxError, dense
 from simulator.strategies.options import option_values
-from simulator.strategies.sharding.boxes import Box, cut, overlap, shape_of, whole
+from simulator.strategies.sharding.boxes import Box, cut, overlap, shape_of, whole, without
 from simulator.strategies.sharding.configuration import Configuration, StepOptions
 from simulator.strategies.sharding.fetching import Distributed, Fetcher, Piece
 from simulator.strategies.sharding.local import LocalOp, shard
@@ -176,6 +176,15 @@ class ShardedStep:
                     if held and (name not in self.values or name in fresh):
                         fresh.add(name)
                         self._distributed(name).complete.append(self.pieces.hold(name, device, box))
+        self._hold_rest()
+
+    def _hold_rest(self) -> None:
+        """Let the first holder of a tensor carry what no worker reads of it, such as positions beyond the sequence: updates change it."""
+        for name, own in self.values.items():
+            rest = [whole(own.value.shape)]
+            for piece in own.complete:
+                rest = [part for box in rest for part in without(box, piece.box)]
+            own.complete += [self.pieces.hold(name, own.complete[0].device, box) for box in rest]
 
     def _hold_unused(self) -> None:
         """Let the first device carry what no op uses, because it takes memory too."""

@@ -44,7 +44,7 @@ def errors(job: Job, forms: Forms, machine, backend, monkeypatch, steps: int = 5
         for _ in range(steps):
             with attend():
                 plain.step()
-        expected = Expected(plain.gradients(), {name: p.clone() for name, p in plain.parameters().items()})
+        expected = Expected.now(plain)
     monkeypatch.setattr("executors.cpu.backend.Binding", partial(Binding, forms=forms))
     strategy, options = strategies.parse("baseline")
     torch.manual_seed(job.seed)  # the seed of "stream" draws

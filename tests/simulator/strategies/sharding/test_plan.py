@@ -3,6 +3,7 @@
 import copy
 from collections import Counter
 from dataclasses import replace
+from math import inf
 from random import Random
 
 import pytest
@@ -203,6 +204,19 @@ def test_numbers_are_those_of_plain_pytorch(model, strategy, backend):
     plan, error = numerics(model, strategy, backend)
     assert set(plan.semantics["on_one_device"]) == MODELS[model]
     assert error <= 1e-10
+
+
+@pytest.mark.parametrize("strategy", ["deepa", "owt", "owt:update=backward-fusion"])
+def test_rows_that_no_worker_reads_are_held_and_decay(strategy, backend):
+    job = Job(f"{undivided_models.__file__}:long_positions", 4, precision="fp64", optimizer="adamw")
+    plan = planned(strategy, job, backend.machine)
+    assert sum(source.shape[0] for source in plan.gradient_sources.values() if source.value == "positions") == 18
+    assert largest_error(job, plan, backend) <= 1e-10
+
+
+def test_rows_that_no_device_holds_are_an_error(backend, monkeypatch):
+    monkeypatch.setattr(ShardedStep, "_hold_rest", lambda step: None)
+    assert numerics("long_positions", "owt", backend)[1] == inf
 
 
 @pytest.mark.parametrize("batch", [8, 12], ids=["as large as the bias", "with parts as large as the mask"])
