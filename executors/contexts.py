@@ -17,6 +17,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode  # the one private name: PyTorch has no public path to it
 
+from executors.kernels.lowering.attention import Call
+from executors.kernels.lowering.attention import choice as choice_of
 from executors.kernels.lowering.dropout import draw_seed, drop, mask, run_seeded
 from simulator.model.checkpoint import choice
 from simulator.model.checkpoint.rewrite import keeping
@@ -115,11 +117,17 @@ def _selective_contexts() -> Any:
 _BERNOULLI = torch.ops.aten.bernoulli_.float
 _NATIVE_DROPOUT = torch.ops.aten.native_dropout.default
 _ATTENTION = functional.scaled_dot_product_attention
+#: CUDA's fused kernels of attention, and the position of the share of weights that they drop.
+_DROPOUT_OF_ATTENTION = {
+    torch.ops.aten._scaled_dot_product_flash_attention.default: 3,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default: 5,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default: 5,
+}
 _REENTRANT, _NOT_REENTRANT = checkpoint.CheckpointFunction, checkpoint._checkpoint_without_reentrant_generator
 
 
 class MathAttentionForDropout(TorchFunctionMode):
-    """A context in which attention with dropout runs in its math form, because fused kernels draw their own masks.
+    """A context in which attention with dropout runs in its math form where plans run that, since every kernel draws masks of its own.
 
     The function is also replaced by name, since a function mode is inactive inside the functions that it intercepts
     (F.multi_head_attention_forward).
@@ -139,9 +147,19 @@ class MathAttentionForDropout(TorchFunctionMode):
         return (_attention if func is _ATTENTION else func)(*args, **(kwargs or {}))
 
 
-def _attention(query, key, value, attn_mask=None, dropout_p=0.0, *args, **kwargs) -> Tensor:
-    with sdpa_kernel(SDPBackend.MATH) if dropout_p > 0.0 else nullcontext():
-        return _ATTENTION(query, key, value, attn_mask, dropout_p, *args, **kwargs)
+def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False) -> Tensor:
+    fused = query.is_cuda and query.dim() == 4 and not (attn_mask is not None and attn_mask.requires_grad)
+    math = not fused or choice_of(Call(query, key, value, attn_mask, is_causal, scale, dropout_p)) == "math"
+    with sdpa_kernel(SDPBackend.MATH) if dropout_p > 0.0 and math else nullcontext():
+        return _ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
+def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call draws random numbers."""
+    if func in _DROPOUT_OF_ATTENTION:
+        at = _DROPOUT_OF_ATTENTION[func]
+        return (args[at] if len(args) > at else kwargs.get("dropout_p", 0.0)) > 0.0
+    return is_random(str(func)) and not (func is _NATIVE_DROPOUT and args[2] is False)
 
 
 class DeterministicDraws(TorchDispatchMode):
@@ -150,7 +168,7 @@ class DeterministicDraws(TorchDispatchMode):
     It intercepts the draw itself, below autograd, and so covers every module and function with dropout (nn.Dropout, F.dropout2d,
     nn.MultiheadAttention, a recurrent layer on the CPU) and models that draw numbers themselves (torch.randn_like). On the CPU masks are
     replaced, and the generator is seeded before each other draw. On CUDA, and everywhere with `seed_generator`, it is seeded before every
-    draw. Within the context, attention with dropout runs in its math form. A function that the model checkpoints within the context
+    draw, also before a fused kernel of attention with dropout. A function that the model checkpoints within the context
     draws the numbers of its first run when backward runs it again.
     """
 
@@ -196,7 +214,7 @@ class DeterministicDraws(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Replace or seed the ops that draw random numbers, and run every other op as it is."""
         kwargs = kwargs or {}
-        if not is_random(str(func)) or (func is _NATIVE_DROPOUT and args[2] is False):
+        if not _draws(func, args, kwargs):
             return func(*args, **kwargs)
         index = self.calls
         self.calls += 1

@@ -88,7 +88,8 @@ class SavedResults:
         """`value`: the forward op's second result. `forward`, `backward`: the targets of the two ops."""
         self.users = sum(op.body.target == backward and second_result(op) == value for op in binding.ops)
         self.has_forward = any(op.body.target == forward and write.value == value for op in binding.ops for write in op.writes)
-        self._received = not self.has_forward and any(write.value == value for task in binding.plan.every_task for write in task.writes)
+        #: Whether another device runs the forward op.
+        self.received = not self.has_forward and any(write.value == value for task in binding.plan.every_task for write in task.writes)
         self._own: tuple | None = None
         self._slot = binding.local_slot(f"{value}::saved")
 
@@ -100,7 +101,7 @@ class SavedResults:
         """What `forward` returns, which runs the forward op: in every call if it ran on another device, from where what is saved beyond the
         plan's values does not come, and in the first call for an op that is timed alone.
         """
-        if self._received:
+        if self.received:
             return forward()
         if self._own is None:
             self._own = forward()

@@ -4,12 +4,18 @@ from dataclasses import replace
 
 from simulator.model.graph import TrainingGraph
 from simulator.plan.bodies.op_class import op_class
-from simulator.plan.bodies.opcall import with_kernel
+from simulator.plan.bodies.opcall import DROPOUT, with_kernel
 
 #: What PyTorch chooses, and `torch.nn.attention.SDPBackend.CUDNN_ATTENTION`. TransformerEngine's attention is cuDNN's too.
 PYTORCH, CUDNN = ATTENTIONS = ("pytorch", "cudnn")
 #: Precisions of jobs whose attention is in 16 bits, the only ones that cuDNN has kernels for.
 HALF = frozenset({"bf16", "mixed", "amp", "amp-fp16"})
+
+
+def drops_weights(graph: TrainingGraph) -> bool:
+    """Whether an attention drops weights. Only capture calls this softmax, for `scaled_dot_product_attention` with dropout."""
+    weights = {op.writes[0].value for op in graph.ops if op.body.target == "aten._safe_softmax.default"}
+    return any(op.body.target == DROPOUT and op.reads[0].value in weights for op in graph.ops)
 
 
 def with_attention(graph: TrainingGraph, kernel: str) -> TrainingGraph:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from simulator.model.attention import ATTENTIONS, CUDNN, HALF, PYTORCH, with_attention
+from simulator.model.attention import ATTENTIONS, CUDNN, HALF, PYTORCH, drops_weights, with_attention
 from simulator.model.checkpoint import choice
 from simulator.model.checkpoint.checkpoint import checkpointed
 from simulator.model.division.divide import UNDIVIDED, Division, divided
@@ -89,6 +89,7 @@ class Job:
     _varied: dict = field(default_factory=dict, init=False, repr=False, compare=False)
     _plans: PlansInUse = field(default_factory=PlansInUse, init=False, repr=False, compare=False)
     _few: int = field(default=0, init=False, repr=False, compare=False)
+    _fused: bool = field(default=False, init=False, repr=False, compare=False)  # attention with dropout is one op, as on a GPU
 
     def __post_init__(self):
         for each in fields(self):
@@ -184,20 +185,22 @@ class Job:
     def with_seed(self, seed: int) -> "Job":
         """Return the same job with another seed. Captured graphs, which do not depend on it, are shared."""
         seeded = replace(self, seed=seed)
+        object.__setattr__(seeded, "_fused", self._fused)
         seeded._graphs.update(self._graphs)
         return seeded
 
     def on(self, kind: str) -> "Job":
-        """Return the job as a device of this kind runs it: with its rules of autocast, its precision and its attention.
+        """Return the job as a device of this kind runs it: with its rules of autocast, its precision, and its attention, which with
+        dropout is one op on a GPU.
 
         Captured graphs are shared.
         """
         precision = "fp32" if (self.precision, kind) == (DEFAULT, "cpu") else self.precision
         autocast = self.autocast if self.autocast_dtype is None else kind
-        attention = PYTORCH if kind == "cpu" else self.attention
-        if (precision, autocast, attention) == (self.precision, self.autocast, self.attention):
+        attention, fused = PYTORCH if kind == "cpu" else self.attention, kind == "gpu"
+        if (precision, autocast, attention, fused) == (self.precision, self.autocast, self.attention, self._fused):
             return self
-        return self._like(replace(self, precision=precision, autocast=autocast, attention=attention), self._few)
+        return self._like(replace(self, precision=precision, autocast=autocast, attention=attention), self._few, fused)
 
     @property
     def few(self) -> int:
@@ -209,21 +212,23 @@ class Job:
 
     def in_few(self, few: int) -> "Job":
         """Return the same job with another `few`. Everything captured, and plans in use, are shared."""
-        return self if few == self._few else self._like(replace(self), few)
+        return self if few == self._few else self._like(replace(self), few, self._fused)
 
-    def _like(self, job: "Job", few: int) -> "Job":
+    def _like(self, job: "Job", few: int, fused: bool) -> "Job":
         """Give a copy what this job has captured."""
         for shared in ("_graphs", "_captured", "_varied", "_plans"):
             object.__setattr__(job, shared, getattr(self, shared))
         object.__setattr__(job, "_few", few)
+        object.__setattr__(job, "_fused", fused)
         return job
 
     def varied(self, **changes: Any) -> "Job":
         """Return the job with other microbatches or checkpointing, the same object each time. What is captured is shared."""
-        key = (*sorted(changes.items()), self.precision, self.autocast, self.attention)
+        key = (*sorted(changes.items()), self.precision, self.autocast, self.attention, self._fused)
         if key not in self._varied:
             job = self._varied[key] = replace(self, **changes)
             object.__setattr__(job, "_captured", self._captured)
+            object.__setattr__(job, "_fused", self._fused)
         return self._varied[key]
 
     @property
@@ -234,7 +239,7 @@ class Job:
     def build(self, batch: int | None = None, fused_dropout: bool = False, factory: "Factory | None" = None):
         """Make the module with inputs and target for `batch` samples (`models.built.Built`), from the job's seed, precision and layout.
 
-        `fused_dropout`: as in `graph`. `factory`: of a part of the job's model; default: the job's.
+        `fused_dropout`: as in `captured`. `factory`: of a part of the job's model; default: the job's.
         """
         from simulator.model.factory import call_factory
 
@@ -276,27 +281,28 @@ class Job:
 
         return replace(batches, make=make)
 
-    def graph(
-        self, batch: int | None = None, parts: int | None = None, fused_dropout: bool = False, division: Division = UNDIVIDED
-    ) -> TrainingGraph:
+    def graph(self, batch: int | None = None, parts: int | None = None, division: Division = UNDIVIDED) -> TrainingGraph:
         """Return the graph of one (micro-)batch of `batch` samples, with its loss divided by `parts`, and with the repeated forwards.
 
         It is cached in memory and, unless the model is a user's, on disk: nobody can know on what the code of a user's factory depends.
-        `parts`: the number of such batches in a step, over all devices; default: `accumulate`. `fused_dropout`: attention with dropout is
-        one op, as in PyTorch's own loop on a GPU. It draws a mask of its own, so such a graph is predicted and not run. `division`: whose
-        part of the layers the graph has.
+        `parts`: the number of such batches in a step, over all devices; default: `accumulate`. `division`: whose part of the layers the
+        graph has.
         """
-        arguments = (self.microbatch if batch is None else batch, self.accumulate if parts is None else parts, fused_dropout)
-        key = (*arguments, self.autocast, self.attention, *(() if division is UNDIVIDED else (division,)))
+        arguments = (self.microbatch if batch is None else batch, self.accumulate if parts is None else parts)
+        key = (*arguments, self._fused, self.autocast, self.attention, *(() if division is UNDIVIDED else (division,)))
         if key not in self._graphs:
             if key not in self._captured:  # variants of checkpointing share it
-                self._captured[key] = divided(with_attention(self.captured(*arguments), self.attention), division)
+                self._captured[key] = divided(with_attention(self._as_run(*arguments), self.attention), division)
             own = self._captured[key]
             self._graphs[key] = own if self.checkpoint == choice.NONE else checkpointed(own, self.checkpoint)
         return self._graphs[key]
 
+    def _as_run(self, batch: int, parts: int) -> TrainingGraph:
+        graph = self.captured(batch, parts, False)
+        return self.captured(batch, parts, True) if self._fused and drops_weights(graph) else graph
+
     def captured(self, batch: int, parts: int, fused_dropout: bool) -> TrainingGraph:
-        """Return the graph that `graph` returns, without repeated forwards."""
+        """Return the graph that `graph` returns, without repeated forwards. `fused_dropout`: attention with dropout is one op."""
         key = (batch, parts, fused_dropout, self.autocast)
         if key not in self._captured:
             self._captured[key] = self._load_or_capture(batch, parts, fused_dropout)

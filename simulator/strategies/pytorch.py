@@ -12,7 +12,7 @@ from simulator.machine.machine import Machine
 from simulator.model.graph import Op, TrainingGraph
 from simulator.model.job import Job
 from simulator.plan.bodies.op_class import KERNELS, op_class
-from simulator.plan.bodies.opcall import DROPOUT, OpCall
+from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, PARAMETER, Task
 from simulator.strategies.builder import PlanBuilder
@@ -83,19 +83,14 @@ def own_step(
 
     `with_updates` adds the updates to the tasks of forward and backward. Raises SchedcastError for recurrent layers: autograd unrolls them
     on a CPU, and cuDNN runs their backward on a GPU, while a cost here is that of our own kernels.
-
-    On a GPU attention that drops weights is one op like any other attention, and drawing its mask, within the kernel, costs nothing here.
     """
-    build = PlanBuilder(job, machine.devices[0].name, own_graph(job, machine, job.accumulate))
+    build = PlanBuilder(job, machine.devices[0].name, own_graph(job, job.accumulate))
     return build.plan(name, with_updates(with_views(build.step(), build), build), options)
 
 
-def own_graph(job: Job, machine: Machine, parts: int) -> TrainingGraph:
+def own_graph(job: Job, parts: int) -> TrainingGraph:
     """The graph of one of `parts` parts of the batch as autograd issues it. Raises SchedcastError for recurrent layers."""
-    graph = job.graph(job.batch // parts, parts)
-    if machine.devices[0].kind == "gpu" and _drops_attention(graph):
-        graph = job.graph(job.batch // parts, parts, fused_dropout=True)
-    graph = joined(graph)
+    graph = joined(job.graph(job.batch // parts, parts))
     recurrent = next((op for op in graph.ops if op_class(op.body.target) == "recurrent"), None)
     if recurrent is not None:
         raise SchedcastError(
@@ -104,12 +99,6 @@ def own_graph(job: Job, machine: Machine, parts: int) -> TrainingGraph:
             Code.MODEL,
         )
     return graph
-
-
-def _drops_attention(graph: TrainingGraph) -> bool:
-    """Whether an attention drops weights. Only capture calls this softmax, for `scaled_dot_product_attention` with dropout."""
-    weights = {op.writes[0].value for op in graph.ops if op.body.target == "aten._safe_softmax.default"}
-    return any(op.body.target == DROPOUT and op.reads[0].value in weights for op in graph.ops)
 
 
 def with_views(tasks: Iterable[Task], build: PlanBuilder) -> list[Task]:

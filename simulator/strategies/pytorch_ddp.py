@@ -74,7 +74,7 @@ def check_processes(strategy: str, job: Job, machine: Machine) -> tuple[str, ...
 
 def own_builders(job: Job, machine: Machine, devices: Sequence[str]) -> list[PlanBuilder]:
     """A builder of the user's loop for each device; of GPUs for the first one, which stands for all: each has a host of its own."""
-    graph = own_graph(job, machine, job.accumulate * len(devices))
+    graph = own_graph(job, job.accumulate * len(devices))
     listed = devices[:1] if machine.devices[0].kind == "gpu" else devices
     left_out = in_turn(job, len(listed) * len(graph.ops))
     own = job.accumulate - left_out

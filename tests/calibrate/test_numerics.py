@@ -219,6 +219,18 @@ def test_their_plans_train_as_pytorch_does(model, precision, mode):
     assert numerics.equal(precision), numerics
 
 
+@pytest.mark.parametrize(("strategy", "mode"), [("turbodl", "eager"), ("baseline", "graph")])
+def test_attention_with_dropout_trains_as_one_op_as_pytorch_does(strategy, mode):
+    job = Job(f"{norm_models.__file__}:dropping", 4).on("gpu")
+    plan, built, gpu = planned(strategy, job, WHOLE), job.build(), FakeGpu()
+    assert any(task.body.random and "attention" in task.body.target for task in plan.tasks if task.body.op)
+    backend = CudaBackend(WHOLE, gpu, mode)
+    steps = 2 if mode == "eager" else 12
+    with gpu:
+        numerics = compare(job, built, plan, backend, Expected.of(job, built, steps, backend), steps)
+    assert max(numerics.max_grad_error, numerics.max_param_error) <= 1e-6
+
+
 JOB = Job(MLP, 4)
 #: Gradient descent at a rate of 1 is the logistic map, x becomes 3.9 x (1 - x): a difference grows from step to step.
 DESCENT = """

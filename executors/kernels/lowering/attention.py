@@ -8,6 +8,7 @@ Context parallelism merges attention to two sets of keys (`simulator.model.divis
 Then the value holds just what its name says, and a backward kernel gets a copy in the layout that it expects.
 """
 
+import json
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,11 +18,13 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 from executors.binding import Binding, Instance
+from executors.kernels.lowering.dropout import draw_seed, drop, seed_of
 from executors.kernels.ops import SavedResults, second_result
+from simulator.plan.bodies.opcall import ATTENTION, drawn_part
 from simulator.plan.task import Task
 from traces.errors import Code, SchedcastError
 
-FORWARD = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+FORWARD = ATTENTION
 BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
 #: The op that makes a merged logsumexp of two.
 MERGE = "aten.logaddexp.default"
@@ -32,8 +35,7 @@ _aten = torch.ops.aten
 class Call(NamedTuple):
     """The arguments of one call. `mask` is added to the scores. Keys and values may have fewer heads than queries.
 
-    `dropout`: the share of weights that a fused kernel drops; 0 in plans that run, and the other forms drop none. `kernel`: the one
-    that the plan asks for; empty for PyTorch's choice.
+    `dropout`: the share of weights that the kernel drops. `kernel`: the one that the plan asks for; empty for PyTorch's choice.
     """
 
     query: Tensor
@@ -117,24 +119,55 @@ def _cudnn_backward(grad: Tensor, call: Call, out: Tensor, logsumexp: Tensor, sa
 
 
 def _math(call: Call) -> Result:
-    """The math form. It returns the attention weights in place of the logsumexp."""
+    """The math form. It returns the attention weights in place of the logsumexp, with dropout before it drops some."""
+    if call.dropout:
+        scale, root, query, key, value = _factors(_exact(call))
+        scores = (query * math.copysign(root, scale)) @ (key.transpose(-2, -1) * root)
+        if call.causal:
+            allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+            scores = scores.masked_fill(allowed.logical_not(), -math.inf)
+        elif call.mask is not None:
+            scores = scores + call.mask.to(scores.dtype)
+        weights = _aten._safe_softmax.default(scores, -1)
+        dropped, keep = _aten.native_dropout.default(weights, call.dropout, True)
+        return (dropped @ value).to(call.query.dtype), weights, (keep,)
     options = {"scale": call.scale, "enable_gqa": call.groups > 1}
     return *_aten._scaled_dot_product_attention_math.default(*call[:4], 0.0, call.causal, **options), ()
 
 
 def _math_backward(grad: Tensor, call: Call, out: Tensor, weights: Tensor, saved: tuple) -> tuple[Tensor, ...]:
     """The gradient of the math form, in autograd's order of operations."""
-    scale = 1 / math.sqrt(call.query.size(-1)) if call.scale is None else call.scale
-    root = math.sqrt(abs(scale))
-    key, value = (x.repeat_interleave(call.groups, 1) if call.groups > 1 else x for x in (call.key, call.value))
-    query, key = call.query * math.copysign(root, scale), key.transpose(-2, -1) * root
-    scores = _aten._softmax_backward_data.default(grad @ value.transpose(-2, -1), weights, -1, weights.dtype)
+    dtype = call.query.dtype
+    if call.dropout:
+        call, grad = _exact(call), grad.to(weights.dtype)
+    scale, root, query, key, value = _factors(call)
+    query, key = query * math.copysign(root, scale), key.transpose(-2, -1) * root
+    grad_weights = grad @ value.transpose(-2, -1)
+    used = weights
+    if call.dropout:
+        grad_weights = _aten.native_dropout_backward.default(grad_weights, saved[0], 1.0 / (1.0 - call.dropout))
+        used = drop(weights, saved[0], call.dropout)
+    scores = _aten._softmax_backward_data.default(grad_weights, weights, -1, weights.dtype)
     grad_query = (scores @ key.transpose(-2, -1)) * math.copysign(root, scale)
     grad_key = ((query.transpose(-2, -1) @ scores) * root).transpose(-2, -1)
-    grad_value = weights.transpose(-2, -1) @ grad
+    grad_value = used.transpose(-2, -1) @ grad
     if call.groups > 1:
         grad_key, grad_value = (x.unflatten(1, (-1, call.groups)).sum(2) for x in (grad_key, grad_value))
-    return grad_query, grad_key, grad_value
+    return grad_query.to(dtype), grad_key.to(dtype), grad_value.to(dtype)
+
+
+def _exact(call: Call) -> Call:
+    """The call on float32 for 16 bits, as PyTorch's math form computes."""
+    if call.query.dtype not in (torch.bfloat16, torch.float16):
+        return call
+    return call._replace(query=call.query.float(), key=call.key.float(), value=call.value.float())
+
+
+def _factors(call: Call) -> tuple[float, float, Tensor, Tensor, Tensor]:
+    """The scale, the root of its absolute value, and queries, keys and values with as many heads."""
+    scale = 1 / math.sqrt(call.query.size(-1)) if call.scale is None else call.scale
+    key, value = (x.repeat_interleave(call.groups, 1) if call.groups > 1 else x for x in (call.key, call.value))
+    return scale, math.sqrt(abs(scale)), call.query, key, value
 
 
 def _cpu(call: Call) -> Result:
@@ -201,7 +234,16 @@ def _call(tensors: tuple[Tensor, Tensor, Tensor], named: dict, dropout: float = 
 
 def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
     if not binding.forms.cuda:
+        if task.body.random:
+            raise SchedcastError(f"{task.name} drops weights as a GPU's kernel does; make the plan again for this CPU", Code.PLAN)
         return None
+    if drawn_part(task.body.kwargs) is not None:
+        raise SchedcastError(
+            f"{task.name} drops weights within a kernel, whose mask has no parts, so that divided heads are predicted only; set the"
+            " dropout of attention to 0",
+            Code.MODEL,
+        )
+    seed = seed_of(task, binding) if task.body.random and binding.forms.draws == "keyed" else None
     fill = binding.arguments(task)
     writes = dict(zip(task.body.outputs, task.writes, strict=True))
     store = binding.results(task)
@@ -215,6 +257,8 @@ def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
         call = _call((query, key, value), named, *rest)
         if kernel_name is None:
             kernel_name = _merging_choice(call) if merged else choice(call)
+        if seed is not None:
+            seed(draw_seed(binding.seed, instance.iteration, task.body.draw))
         out, logsumexp, saved = KERNELS[kernel_name].forward(call)
         if merged:
             logsumexp = logsumexp[..., : call.query.size(2)]
@@ -232,6 +276,8 @@ def _backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None
     store = binding.results(task)
     saved_results = SavedResults(binding, second_result(task), FORWARD, BACKWARD)
     merged = any(op.body.target == MERGE and any(o.value == second_result(task) for o in op.writes) for op in binding.ops)
+    if saved_results.received and json.loads(task.body.args)[6:7] not in ([], [0], [0.0]):
+        raise SchedcastError(f"{task.name} needs the mask that attention on another device has drawn; set its dropout to 0", Code.MODEL)
     without_data: tuple | None = None  # the kernel of a merged result, and what its forward saves beyond results: nothing of the data
 
     def run_forward(call: Call) -> tuple:

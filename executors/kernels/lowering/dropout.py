@@ -72,7 +72,7 @@ def _seeded_part(task: Task, binding: Binding, part: DrawnPart) -> Callable[[Ins
 
     A kernel's numbers depend on dtype and layout, so the op runs on a whole tensor like its part. Only the mask of that counts.
     """
-    seed, index, p = _seed_of(task, binding), task.body.draw, json.loads(task.body.args)[1]
+    seed, index, p = seed_of(task, binding), task.body.draw, json.loads(task.body.args)[1]
     get = binding.getter(task.inputs[0])
     store = binding.results(task)
 
@@ -91,7 +91,7 @@ def _format_of(x: torch.Tensor) -> torch.memory_format:
     return torch.channels_last if channels_last else torch.contiguous_format
 
 
-def _seed_of(task: Task, binding: Binding) -> Callable[[int], None]:
+def seed_of(task: Task, binding: Binding) -> Callable[[int], None]:
     if binding.forms.seed is None:
         raise ValueError(f"{task.name} draws a mask by key; expected Forms with the function that seeds the device's generator")
     return binding.forms.seed
@@ -99,7 +99,7 @@ def _seed_of(task: Task, binding: Binding) -> Callable[[int], None]:
 
 def _seeded(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """The op in its canonical form, after the device's generator has been seeded for this draw."""
-    call, seed, index = compile_call(task, binding), _seed_of(task, binding), task.body.draw
+    call, seed, index = compile_call(task, binding), seed_of(task, binding), task.body.draw
 
     def run(instance: Instance) -> None:
         seed(draw_seed(binding.seed, instance.iteration, index))

@@ -24,7 +24,7 @@ from simulator.model.graph import Op
 from simulator.model.ops.aten_json import encode, name_of, text_of
 from simulator.model.ops.recurrent_layers import launches
 from simulator.plan.bodies.op_class import KERNELS, op_class
-from simulator.plan.bodies.opcall import OpCall, is_random
+from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.task import ACTIVATION, AGAIN, BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, Operand, Value, ViewStep, allowed
 from traces.errors import Code, SchedcastError
 
@@ -273,7 +273,7 @@ class Recorder(TorchDispatchMode):
         text, named = encoder.renumber(text), encoder.renumber(named)
         first = self._repeated(str(func), (*reads, *mutates))
         name, again = (self._name(func), "") if first is None else (first.name, AGAIN)
-        if self.phase == BACKWARD and is_random(str(func)) and (first is None or not self._redraws):
+        if self.phase == BACKWARD and OpCall(str(func), text).random and (first is None or not self._redraws):
             self.assume(
                 "draws random numbers again in backward, by checkpointing, which a plan would not draw the same; predicted as it is"
             )

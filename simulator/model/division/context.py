@@ -15,12 +15,11 @@ from simulator.model.division.local import LocalTensors
 from simulator.model.division.placement import PARTIAL, WHOLE, Placement
 from simulator.model.division.vocabulary import summed_loss, with_dim
 from simulator.model.graph import Op, arguments_of
-from simulator.plan.bodies.opcall import DROPOUT
+from simulator.plan.bodies.opcall import ATTENTION, DROPOUT
 from simulator.plan.task import Operand
 from simulator.plan.views import view_step, with_views
 from traces.errors import Code, SchedcastError
 
-ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
 
 
@@ -35,6 +34,8 @@ class Context:
     def runs(self, op: Op) -> bool:
         """Add the ops of a device in the place of `op`, if it works along tokens that are divided. Returns whether it did."""
         target = op.body.target
+        if target in (ATTENTION, DROPOUT) and op.body.random and self._placement(op.inputs[0]).dim is not None:
+            raise SchedcastError("context parallelism (cp) draws no parts of dropout masks; set the model's dropout to 0", Code.MODEL)
         if target == ATTENTION and self._placement(_argument(op, 0)).dim == 2:
             self._attention(op)
         elif target == BACKWARD and self._placement(_argument(op, 1)).dim == 2:
@@ -43,8 +44,6 @@ class Context:
             wanted = (cut, cut, *(WHOLE for _ in op.inputs[2:]))
             reads = [self._local.placed(op, operand, each) for operand, each in zip(op.inputs, wanted, strict=True)]
             summed_loss(self._local, op, reads, arguments_of(op))
-        elif target == DROPOUT and op.body.random and self._placement(op.inputs[0]).dim is not None:
-            raise SchedcastError("context parallelism (cp) draws no parts of dropout masks; set the model's dropout to 0", Code.MODEL)
         else:
             return False
         return True

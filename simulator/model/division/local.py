@@ -7,7 +7,7 @@ from math import prod
 
 from simulator.model.division.placement import PARTIAL, WHOLE, Placement, before, behind
 from simulator.model.graph import Op, TrainingGraph, arguments_of
-from simulator.plan.bodies.opcall import DROPOUT, OpCall
+from simulator.plan.bodies.opcall import ATTENTION, DROPOUT, OpCall
 from simulator.plan.task import DTYPE_BYTES, SCRATCH, Operand, Value, ViewStep
 from simulator.plan.tensors import contiguous, extent_bytes, viewed
 from simulator.plan.views import NotABoxError, dense, view_step, with_views
@@ -218,12 +218,12 @@ class LocalTensors:
     def _drawn(self, op: Op, placements: Sequence[Placement]) -> str:
         """Dropout draws its part of the whole tensor's mask."""
         placement, shape = placements[0] if placements else WHOLE, op.writes[0].shape if op.writes else ()
-        if op.body.target != DROPOUT or placement.dim is None:
+        if op.body.target not in (ATTENTION, DROPOUT) or not op.body.random or placement.dim is None:
             return op.body.kwargs
         box = [[0, extent] for extent in shape]
         step = shape[placement.dim] // self.degree
         box[placement.dim] = [self.rank * step, (self.rank + 1) * step]
-        return json.dumps({"part": {"of": list(shape), "box": box}}, separators=(",", ":"))
+        return json.dumps(json.loads(op.body.kwargs) | {"part": {"of": list(shape), "box": box}}, separators=(",", ":"))
 
     # --- operands
 

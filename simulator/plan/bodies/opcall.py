@@ -37,6 +37,8 @@ def is_random(target: str) -> bool:
 
 #: The only op that can draw a part.
 DROPOUT = "aten.native_dropout.default"
+#: Attention as one op. With dropout it draws within the kernel, and no part: such a part is predicted only.
+ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 
 
 class DrawnPart(NamedTuple):
@@ -137,7 +139,9 @@ class OpCall(Body):
 
     @property
     def random(self) -> bool:
-        """Whether it draws random numbers. Dropout outside training draws none."""
+        """Whether it draws random numbers. Dropout outside training draws none, and so does attention without dropout."""
+        if self.target == ATTENTION:
+            return json.loads(self.args)[3:4] not in ([], [0], [0.0])
         return is_random(self.target) and (self.target != DROPOUT or json.loads(self.args)[2] is not False)
 
     @property
@@ -167,6 +171,8 @@ class OpCall(Body):
         """Why the part of a mask that the op draws does not fit its operands."""
         part = drawn_part(self.kwargs)
         if part is None:
+            return
+        if self.target == ATTENTION and self.random:
             return
         if self.target != DROPOUT:
             yield f"draws a part of a mask with {self.target}; only {DROPOUT} can"

@@ -14,7 +14,7 @@ from simulator.model.division.divide import Division
 from simulator.model.job import Job
 from simulator.plan.bodies.copy import LINK, Copy
 from simulator.plan.bodies.host import Synchronize
-from simulator.plan.bodies.opcall import OpCall, is_random
+from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.task import AGAIN, TRANSFER, Operand, Task
 from simulator.plan.task import BACKWARD as BACKWARD_PHASE
 from simulator.plan.task import FORWARD as FORWARD_PHASE
@@ -114,7 +114,7 @@ class Pipeline:
         """By stage the ops of its forward that `forward_again` repeats; not random ones, so that masks are the same in a CUDA graph too."""
         ops, chunks, repeats = self.cut.graph.ops, self.cut.chunks, Repeats(self.cut.graph)
         return [
-            repeats.needed([index for index in chunks[stage, FORWARD] if not is_random(ops[index].body.target)], chunks[stage, BACKWARD])
+            repeats.needed([index for index in chunks[stage, FORWARD] if not ops[index].body.random], chunks[stage, BACKWARD])
             for stage in range(self.stages)
         ]
 
