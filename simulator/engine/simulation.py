@@ -15,7 +15,7 @@ from simulator.engine.hosts import EagerHost, GraphHost, IssueTimes, Streams, ca
 from simulator.engine.kernels import Pool
 from simulator.engine.lanes import Lane
 from simulator.engine.links import Links
-from simulator.engine.memory.over_time import memory_over_time, peaks, workspace_bytes
+from simulator.engine.memory.over_time import Scratch, memory_over_time, peaks
 from simulator.engine.recipes import Recipe, recipes_of
 from simulator.engine.repetition import Repetition
 from simulator.engine.sms import Sms
@@ -276,7 +276,7 @@ class Simulation:
         plan, watch, world = self._plan, self._watch, self._world
         spans = self._spans()
         window_s = watch.window_s
-        memory = memory_over_time(plan, spans, workspace_bytes(plan, self._machine))
+        memory = memory_over_time(plan, spans, Scratch.of(plan, self._machine))
         summary = summarize(plan, spans, window_s, watch.steps, peaks(memory))
         hosts = None if None in self._hosts.values() else [self._hosts[task.device].name for task in plan.tasks]
         last = _last_ended(world, len(watch.makespans), watch.makespans[-1])

@@ -282,6 +282,10 @@ class Body:
         """Bytes of the tensors that the task makes for itself and holds at one time."""
         return []
 
+    def made(self, task: "Task") -> list[int]:
+        """Bytes of the memory that the task takes for tensors of its own, of which it may hold a part at one time."""
+        return []
+
     def moved_bytes(self, task: "Task") -> int:
         """Bytes that go from one of `ends` to the other."""
         return 0

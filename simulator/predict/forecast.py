@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
-from simulator.engine.memory.caching import BESIDE_BYTES, LEAST_CARD_BYTES, SURE_SHARE, TOO_MUCH_SHARE, reserved_bytes
+from simulator.engine.memory.caching import reserved_bytes
 from simulator.engine.memory.contents import at_peak, with_memory
-from simulator.engine.memory.over_time import bytes_by_memory, excess_bytes, memory_needs, workspace_bytes
+from simulator.engine.memory.over_time import Scratch, bytes_by_memory, excess_bytes, memory_needs
 from simulator.engine.segments import SimulatedSegment, phases, shown_iterations, switching, weights
 from simulator.engine.simulation import GRAPH, simulate, timed_simulation
 from simulator.engine.utilization import planned_mfu
@@ -52,11 +52,11 @@ class Forecast:
 
     `costs`: one for each task of all segments. `sensitivity`: what the step time depends on. `simulate_wall_s`: wall time
     of the simulation, from resolved costs to the last event. `memory_bytes`: by the name of each memory of the machine, the most bytes that
-    its devices hold together at one moment; of a GPU's memory of which they hold more than half, with what PyTorch's allocator reserves
-    besides and what its process takes (`engine.memory.caching`). `parts`: where the time of a step goes. `phases`: of a plan of several
-    segments, the first iteration and the seconds per step of each. `rounds_error`: the standard error of the logarithm of the step time, if
-    that is a mean over several samplings of the costs (see `rounds`). `float32`: the precision of dense kernels on float32 operands, as in
-    `CostModel`.
+    its devices hold together at one moment. `reserved_bytes`: by the name of each GPU's memory, the most that PyTorch's allocator reserves
+    of it for them (`engine.memory.caching`); empty if the tensors alone do not fit. `parts`: where the time of a step goes. `phases`: of a
+    plan of several segments, the first iteration and the seconds per step of each. `rounds_error`: the standard error of the logarithm of
+    the step time, if that is a mean over several samplings of the costs (see `rounds`). `float32`: the precision of dense kernels on
+    float32 operands, as in `CostModel`.
     """
 
     plan: Plan
@@ -67,6 +67,7 @@ class Forecast:
     simulate_wall_s: float
     sensitivity: Sensitivity | WeightedSensitivity
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
+    reserved_bytes: Mapping[str, int] = field(default_factory=dict)
     at_peak: tuple[AtPeak, ...] = ()
     parts: StepParts | None = None
     phases: tuple[tuple[int, float], ...] = ()
@@ -109,7 +110,12 @@ class Forecast:
     @property
     def memories(self) -> tuple[MemoryNeed, ...]:
         """What each of the machine's memories must hold, and its size."""
-        return memory_needs(self.memory_bytes, self.machine)
+        return memory_needs(self.memory_bytes, self.machine, self.reserved_bytes)
+
+    @property
+    def at_limit(self) -> bool:
+        """Whether the plan fits with so little of a GPU's memory left that its step time is not known."""
+        return self.fits and any(need.at_limit for need in self.memories)
 
     def measured_as(self, places: Iterable[str]) -> dict[str, int]:
         """Return the peak bytes of `places`, by name: devices, or a memory if executors can only measure its devices together."""
@@ -170,12 +176,21 @@ def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Fore
         shares = _whole_shares(group, costs, model, shares)
         timeline = group.whole(timeline)
     memory = timeline.memory
-    workspaces = workspace_bytes(plan, machine)
-    peak = at_peak(plan, timeline, memory, workspaces)
-    timeline = _with_kinds(timeline, plan, machine, workspaces)
-    held = _with_reserved(bytes_by_memory(memory, machine), plan, machine, dependencies)
+    peak, held = at_peak(plan, timeline, memory, Scratch.of(plan, machine)), bytes_by_memory(memory, machine)
     return Forecast(
-        plan, machine, costs, timeline, shares, wall_s, depends_on, held, peak, parts, rounds_error=rounds_error, float32=model.precision
+        plan,
+        machine,
+        costs,
+        _with_kinds(timeline, plan, machine),
+        shares,
+        wall_s,
+        depends_on,
+        held,
+        _reserved(held, plan, machine, dependencies),
+        peak,
+        parts,
+        rounds_error=rounds_error,
+        float32=model.precision,
     )
 
 
@@ -188,15 +203,9 @@ def _whole_shares(group: Group, costs: Sequence[Cost], model: CostModel, shown: 
     return weighted_shares(list(zip(weights, (shown, Shares(**model.shares(part, [cost for _, cost in own]))), strict=True)))
 
 
-def _with_reserved(held: dict[str, int], plan: Plan, machine: Machine, dependencies: Dependencies) -> dict[str, int]:
-    """The bytes by memory, with what the allocator of PyTorch and its process take besides where that may decide whether a plan fits."""
-    sizes = {memory.name: memory.size_bytes for memory in machine.memories}
-    close = {name for name, count in held.items() if sizes[name] >= LEAST_CARD_BYTES and SURE_SHARE < count / sizes[name] < TOO_MUCH_SHARE}
-    if not close:
-        return held
-    reserved = reserved_bytes(plan, machine, dependencies)
-    close &= reserved.keys()
-    return held | {name: max(held[name], reserved[name] + BESIDE_BYTES) for name in close}
+def _reserved(held: Mapping[str, int], plan: Plan, machine: Machine, dependencies: Dependencies) -> dict[str, int]:
+    """What PyTorch's allocator reserves by memory; nothing if what is allocated does not fit anyway, with which it cannot go on."""
+    return {} if excess_bytes(memory_needs(held, machine)) > 0 else reserved_bytes(plan, machine, dependencies)
 
 
 def _forecast_segments(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Forecast:
@@ -207,7 +216,7 @@ def _forecast_segments(plan: Plan, machine: Machine, model: CostModel, mode: str
         count, multipliers = shown_iterations(own.plan), model.pair_multipliers
         short = simulate(own.plan, machine, own.costs, mode=mode, iterations=count, pair_multipliers=multipliers)
         segments.append(SimulatedSegment(own.plan, own.timeline, short, last=own is forecasts[-1]))
-    shown = [_with_kinds(segment.at_switch, segment.part, machine, workspace_bytes(segment.part, machine)) for segment in segments]
+    shown = [_with_kinds(segment.at_switch, segment.part, machine) for segment in segments]
     factors = weights(segments)
     seconds = [segment.iterations * sum(cost.cold_s for cost in own.costs) for segment, own in zip(segments, forecasts, strict=True)]
     return Forecast(
@@ -219,6 +228,7 @@ def _forecast_segments(plan: Plan, machine: Machine, model: CostModel, mode: str
         sum(own.simulate_wall_s for own in forecasts),
         WeightedSensitivity([(factor, own.sensitivity) for factor, own in zip(factors, forecasts, strict=True)]),
         most([own.memory_bytes for own in forecasts]),
+        most([own.reserved_bytes for own in forecasts]),
         highest([own.at_peak for own in forecasts]),
         weighted_parts([(factor, own.parts) for factor, own in zip(factors, forecasts, strict=True)]),
         phases(segments),
@@ -227,10 +237,10 @@ def _forecast_segments(plan: Plan, machine: Machine, model: CostModel, mode: str
     )
 
 
-def _with_kinds(timeline: Timeline, plan: Plan, machine: Machine, workspaces: Mapping[str, int]) -> Timeline:
-    """The timeline with its memory by kind, and the sizes of the devices' memories. `workspaces`: the `workspace_bytes`."""
+def _with_kinds(timeline: Timeline, plan: Plan, machine: Machine) -> Timeline:
+    """The timeline with its memory by kind, and the sizes of the devices' memories."""
     limits = {device: machine.memory(device).size_bytes for device in plan.devices}
-    return with_memory(timeline, plan, timeline.memory, limits, workspaces)
+    return with_memory(timeline, plan, timeline.memory, limits, Scratch.of(plan, machine))
 
 
 def paired_interval(baseline: Forecast, other: Forecast) -> Interval:
@@ -259,7 +269,9 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, p
     base = baseline.timeline.step_s if baseline is not None else None
     other, loop = (None if each is predicted else each for each in (baseline, plain))
     measured_share = least_measured([each for each in (predicted, baseline, plain) if each is not None])
-    judged = is_judged(measured_share)
+    compared = [each for each in (predicted, other, loop) if each is not None]
+    at_limit = tuple(dict.fromkeys(each.plan.strategy for each in compared if each.at_limit))
+    judged = is_judged(measured_share) and not predicted.at_limit
     return Prediction(
         strategy=predicted.plan.strategy,
         options=dict(predicted.plan.options),
@@ -281,12 +293,13 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, p
         at_peak=predicted.at_peak,
         waterfall=waterfall(other.parts, predicted.parts) if other is not None else (),
         memories=predicted.memories,
+        at_limit=at_limit,
         speedup_interval=paired_interval(other, predicted) if other is not None else None,
         pytorch_step_s=plain.timeline.step_s if plain is not None else None,
         against_pytorch=plain.timeline.step_s / timeline.step_s if plain is not None else None,
         against_pytorch_interval=paired_interval(loop, predicted) if loop is not None else None,
-        faster_probability=paired_probability(other, predicted) if other is not None and judged else None,
-        faster_than_pytorch_probability=paired_probability(loop, predicted) if loop is not None and judged else None,
+        faster_probability=paired_probability(other, predicted) if other is not None and judged and not other.at_limit else None,
+        faster_than_pytorch_probability=paired_probability(loop, predicted) if loop is not None and judged and not loop.at_limit else None,
         measured_share=measured_share,
         checkpoint=str(predicted.plan.semantics.get("checkpoint", "")),
         mfu=planned_mfu(predicted.plan, predicted.machine, timeline.step_s, predicted.float32),
@@ -368,7 +381,8 @@ def planned_memories(
         plan.validate(own)
         dependencies, multipliers = dependencies_of(plan, own), costs_of.pair_multipliers
         timeline, *_ = timed_simulation(plan, own, costs_of.resolve(plan), runs, dependencies, multipliers)
-        return memory_needs(_with_reserved(bytes_by_memory(timeline.memory, own), plan, own, dependencies), own)
+        held = bytes_by_memory(timeline.memory, own)
+        return memory_needs(held, own, _reserved(held, plan, own, dependencies))
 
     return in_few(predict)
 

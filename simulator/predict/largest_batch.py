@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from simulator.engine.costs.model import CostModel
@@ -9,11 +10,12 @@ from simulator.engine.memory.contents import batch_words
 from simulator.engine.memory.over_time import TooLargeError, excess_bytes
 from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, planned_memories
+from simulator.strategies import registry as strategies
 from traces.documents.comparison import Prediction
 from traces.errors import Refusal, SchedcastError
 
 #: Other batch sizes that are planned at most.
-MOST_PLANS = 12
+MOST_PLANS = 16
 
 
 def largest_batch(
@@ -22,9 +24,8 @@ def largest_batch(
     """Return the largest batch below the job's whose plan fits; None if even the smallest does not fit or cannot be planned.
 
     `text` and `shared`: the strategy, as in `registry.parse`. `predicted`: the forecast of its plan in `mode` with `model`, which does not
-    fit, or the refusal to plan it because it is too large. Batches are multiples of the microbatches times what divides among the plan's
-    devices, and among its replicas, of which one may stand for all (without a plan, one). Each candidate is captured, planned and
-    simulated like the job itself.
+    fit, or the refusal to plan it because it is too large. Batches are multiples of what divides the job's batch (`_unit`). Each candidate
+    is captured, planned and simulated like the job itself.
     """
 
     def excess(batch: int) -> int | None:
@@ -35,11 +36,25 @@ def largest_batch(
         except SchedcastError:
             return None
 
+    needed = predicted.excess_bytes if isinstance(predicted, Refusal) else excess_bytes(predicted.memories)
+    return largest_fitting(_unit(job, text, shared, predicted, model), job.batch, needed, excess)
+
+
+def _unit(job: Job, text: str, shared: Mapping[str, str], predicted: Forecast | Refusal, model: CostModel) -> int:
+    """What batches are multiples of: the microbatches, which a strategy may state, times its replicas.
+
+    Of a strategy that does not say (`Strategy.portion`), the job's microbatches times what divides among the plan's devices and replicas;
+    without a plan, one.
+    """
+    strategy, options = strategies.parse(text, shared)
+    with suppress(SchedcastError):
+        portion = strategy.portion(job, model.machine, options)
+        if portion is not None:
+            return portion.microbatches * portion.replicas
     if isinstance(predicted, Refusal):
-        return largest_fitting(job.accumulate, job.batch, predicted.excess_bytes, excess)
+        return job.accumulate
     replicas = predicted.plan.semantics.get("replicas", 1)
-    unit = job.accumulate * math.lcm(len(predicted.plan.devices), replicas if isinstance(replicas, int) else 1)
-    return largest_fitting(unit, job.batch, excess_bytes(predicted.memories), excess)
+    return job.accumulate * math.lcm(len(predicted.plan.devices), replicas if isinstance(replicas, int) else 1)
 
 
 def with_batch_words(refused: Refusal, job: Job, text: str, shared: Mapping[str, str], model: CostModel, mode: str = "eager") -> Refusal:
@@ -55,7 +70,8 @@ def with_largest_batch(
     """Return the prediction with the largest batch that fits, if its plan does not fit."""
     if predicted.fits:
         return document
-    return document.model_copy(update={"largest_batch": largest_batch(job, text, shared, predicted, model, predicted.timeline.mode)})
+    largest = largest_batch(job, text, shared, predicted, model, predicted.timeline.mode)
+    return document.model_copy(update={"largest_batch": largest, "batch_sought": True})
 
 
 def largest_fitting(unit: int, batch: int, batch_excess: int, excess: Callable[[int], int | None]) -> int | None:
@@ -65,7 +81,8 @@ def largest_fitting(unit: int, batch: int, batch_excess: int, excess: Callable[[
     the batch, so the search interpolates between the largest batch known to fit and the smallest known not to, and three evaluations
     usually suffice. Where another moment of the step becomes the highest, memory grows faster than between the two: then the line through
     the two smallest batches known not to fit leads to the result. Where memory jumps, because a strategy schedules another batch
-    differently, it bisects in turn. After MOST_PLANS evaluations the result is the largest batch known to fit.
+    differently, it bisects in turn, and where batches of different sizes need the same, it bisects at once. After MOST_PLANS evaluations
+    the result is the largest batch known to fit.
     """
     low, low_excess = 0, None
     for smallest in (unit, 2 * unit):  # a batch of one sample is too small for batch-norm on single pixels
@@ -77,10 +94,13 @@ def largest_fitting(unit: int, batch: int, batch_excess: int, excess: Callable[[
     high, high_excess = -(-batch // unit) * unit, batch_excess
     beyond: tuple[int, int] | None = None  # the second smallest batch known not to fit, and its excess
     moved = 0  # how often in succession the same bound moved
+    flat = False  # whether the last batch needed what another one needs: an allocator reserves memory in steps
     for _ in range(MOST_PLANS - 2):
         if high - low <= unit:
             break
-        if abs(moved) < 2:
+        if flat:
+            between = (low + high) / 2
+        elif abs(moved) < 2:
             between = low + (high - low) * -low_excess / (high_excess - low_excess)
         elif moved in (2, 3) and beyond is not None and beyond[1] > high_excess:
             between = high - high_excess * (beyond[0] - high) / (beyond[1] - high_excess)
@@ -90,6 +110,7 @@ def largest_fitting(unit: int, batch: int, batch_excess: int, excess: Callable[[
         guess_excess = excess(guess)
         if guess_excess is None:
             break
+        flat = guess_excess in (low_excess, high_excess)
         if guess_excess <= 0:
             low, low_excess, moved = guess, guess_excess, max(moved, 0) + 1
         else:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, product
 
-from traces.documents.comparison import BASELINE, PYTORCH, Prediction
+from traces.documents.comparison import BASELINE, PYTORCH, MemoryNeed, Prediction
 from traces.documents.verdict import Gain, verdict
 from traces.errors import Refusal
 
@@ -27,9 +27,10 @@ class Axis:
 class Outcome:
     """One strategy at one point of a sweep. `at`: the value of each axis.
 
-    `step_s`: seconds per step; None if the strategy cannot be predicted there, and then there is a `refusal`. `peak_bytes`: what the memory
-    that is closest to its size, or exceeds it most, must hold. `speedup`: over plain PyTorch at the same point, or over the baseline if
-    plain PyTorch is not predicted. `gains`: over plain PyTorch and over the baseline, by the name of these, as far as they are predicted.
+    `step_s`: seconds per step; None if the strategy cannot be predicted there, and then there is a `refusal`. `peak_bytes`: what is
+    allocated of the memory that is closest to its size, or exceeds it most. `speedup`: over plain PyTorch at the same point, or over the
+    baseline if plain PyTorch is not predicted. `gains`: over plain PyTorch and over the baseline, by the name of these, as far as they are
+    predicted. `at_limit`: as `Prediction.is_at_limit`; then others are preferred.
     """
 
     strategy: str
@@ -41,6 +42,7 @@ class Outcome:
     speedup: float | None = None
     refusal: Refusal | None = None
     gains: Mapping[str, Gain] = field(default_factory=dict)
+    at_limit: bool = False
 
     @property
     def usable(self) -> bool:
@@ -62,11 +64,16 @@ def outcome(strategy: str, at: tuple[float, ...], prediction: Prediction) -> Out
         at,
         prediction.step_s,
         prediction.interval_s,
-        closest.needed_bytes if closest is not None else max((use.peak_bytes for use in prediction.devices), default=None),
+        _allocated(closest) if closest is not None else max((use.peak_bytes for use in prediction.devices), default=None),
         prediction.fits,
         prediction.speedup if prediction.against_pytorch is None else prediction.against_pytorch,
         gains={rival: gain for rival, gain in gains.items() if gain is not None and prediction.strategy != PYTORCH},
+        at_limit=prediction.is_at_limit,
     )
+
+
+def _allocated(need: MemoryNeed) -> int:
+    return need.needed_bytes if need.allocated_bytes is None else need.allocated_bytes
 
 
 def points(axes: Sequence[Axis]) -> list[tuple[float, ...]]:
@@ -80,8 +87,8 @@ def at_point(outcomes: Iterable[Outcome], at: tuple[float, ...]) -> dict[str, Ou
 
 
 def fastest(outcomes: Iterable[Outcome]) -> Outcome | None:
-    """Return the outcome with the shortest step among those that fit; None if there is none."""
-    return min((each for each in outcomes if each.usable), key=lambda each: each.step_s, default=None)
+    """Return the outcome with the shortest step among those that fit, and not at their limit if one does not; None if there is none."""
+    return min((each for each in outcomes if each.usable), key=lambda each: (each.at_limit, each.step_s), default=None)
 
 
 def pareto(outcomes: Iterable[Outcome]) -> list[Outcome]:

@@ -54,12 +54,31 @@ class Change(Data):
     seconds: Seconds
 
 
+#: From this share of a GPU's memory on, what PyTorch's allocator reserves leaves it so little room that it frees what it has cached and
+#: asks the driver again (cudaFree waits for the GPU). Of published steps of language models on H100, tensors divided among at most 8, all
+#: that reserved more than 70 of 80 GB took 3 to 16 times as long as their like (nanotron's table of the Ultra-Scale Playbook).
+AT_LIMIT = 0.88
+
+
 class MemoryNeed(Data):
-    """What a memory must hold at its highest moment, and its size (or the limit that was given for it)."""
+    """What a memory must hold at its highest moment, and its size (or the limit that was given for it).
+
+    `allocated_bytes`: the tensors of the plan and what its tasks make for themselves. `reserved_bytes`: what PyTorch's allocator takes of a
+    GPU's memory for them. `needed_bytes`: on a GPU what is reserved and what the driver and the CUDA context take, else what is allocated.
+    Both are None in documents from before they were kept, and `reserved_bytes` for memories that are no GPU's or are too small for the
+    tensors alone.
+    """
 
     name: str
     needed_bytes: int = Field(ge=0)
     size_bytes: int = Field(ge=0)
+    allocated_bytes: int | None = Field(default=None, ge=0)
+    reserved_bytes: int | None = Field(default=None, ge=0)
+
+    @property
+    def at_limit(self) -> bool:
+        """Whether a plan fits a GPU's memory with so little room left that its step time is not known."""
+        return self.needed_bytes <= self.size_bytes and (self.reserved_bytes or 0) >= AT_LIMIT * self.size_bytes
 
 
 class Prediction(Document):
@@ -71,7 +90,9 @@ class Prediction(Document):
 
     `speedup_interval` is the 90 % interval of `speedup`, from draws of the costs that the baseline and the strategy share. `waterfall`
     explains `step_s` − `baseline_step_s`, and is exact in its sum. `memories` compares what each memory must hold with its size. If the
-    plan does not fit, `largest_batch` is the largest batch that is predicted to fit (None: unknown, or none does).
+    plan does not fit, `largest_batch` is the largest batch that is predicted to fit: None if none does, or if none was sought
+    (`batch_sought`). `would_fit`: other changes by which it is predicted to fit. `at_limit`: the strategies, this one's or those that it is
+    compared with, that fit with so little memory left that their step time is not known (`MemoryNeed.at_limit`).
 
     `pytorch_step_s` is the predicted step time of plain PyTorch, the user's own loop; `against_pytorch` is that over `step_s`.
     `settled` is False if the schedule neither repeats itself nor has the same mean in longer runs, so that `step_s` is but an estimate.
@@ -110,6 +131,9 @@ class Prediction(Document):
     waterfall: tuple[Change, ...] = ()
     memories: tuple[MemoryNeed, ...] = ()
     largest_batch: int | None = None
+    batch_sought: bool = False
+    would_fit: tuple[str, ...] = ()
+    at_limit: tuple[str, ...] = ()
     pytorch_step_s: Duration | None = None
     against_pytorch: float | None = None
     against_pytorch_interval: tuple[float, float] | None = None
@@ -132,12 +156,12 @@ class Prediction(Document):
     @property
     def gain_over_pytorch(self) -> Gain | None:
         """The gain over plain PyTorch; None for plain PyTorch itself, or if it was not predicted."""
-        return None if self.strategy == PYTORCH else self._gain(self.against_pytorch, self.against_pytorch_interval)
+        return None if self.strategy == PYTORCH else self._gain(self.against_pytorch, self.against_pytorch_interval, PYTORCH)
 
     @property
     def gain_over_baseline(self) -> Gain | None:
         """The gain over the baseline; None for the baseline itself, or if it was not predicted."""
-        return None if self.strategy == BASELINE else self._gain(self.speedup, self.speedup_interval)
+        return None if self.strategy == BASELINE else self._gain(self.speedup, self.speedup_interval, BASELINE)
 
     @property
     def gain(self) -> Gain | None:
@@ -146,8 +170,20 @@ class Prediction(Document):
             return None
         return self.gain_over_baseline if self.against_pytorch is None else self.gain_over_pytorch
 
-    def _gain(self, factor: float | None, interval: tuple[float, float] | None) -> Gain | None:
-        return None if factor is None else gain(factor, interval, measured_share=self.measured_share)
+    @property
+    def compared_with(self) -> str:
+        """What `gain` compares with: plain PyTorch, or the baseline if plain PyTorch was not predicted."""
+        return BASELINE if self.against_pytorch is None else PYTORCH
+
+    @property
+    def is_at_limit(self) -> bool:
+        """Whether the plan fits with so little memory left that its step time is not known."""
+        return self.strategy in self.at_limit
+
+    def _gain(self, factor: float | None, interval: tuple[float, float] | None, other: str) -> Gain | None:
+        if factor is None:
+            return None
+        return gain(factor, interval, measured_share=self.measured_share, at_limit=not {self.strategy, other}.isdisjoint(self.at_limit))
 
 
 class ValidationResult(Data):

@@ -20,7 +20,8 @@ class RankedPlan(Data):
     of the costs that both share; `probability` is the share of the draws in which it is the fastest plan that fits. `bound_s` is the lower
     bound of its step time, because of `bound_by`. `why_not` says why it does not fit in memory. `semantics` is that of the plan.
     `measured`: what an earlier validation measured of it on this machine. `mfu`: as in `Prediction`. `held_bytes`: what the fullest device
-    holds at its peak, by kind.
+    holds at its peak, by kind. `at_limit`: it fits with so little memory left that its step time is not known (`comparison.MemoryNeed`);
+    such plans come after the others that fit, and have no comparison with them.
     """
 
     plan: str
@@ -45,6 +46,7 @@ class RankedPlan(Data):
     semantics: dict[str, Any] = {}
     mfu: float | None = Field(default=None, ge=0)
     held_bytes: dict[str, Bytes] = {}
+    at_limit: bool = False
 
     @property
     def text(self) -> str:

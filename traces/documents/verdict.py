@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from traces import units
 
-#: What is known of a speed-up. "no verdict": it is no measurement, or a prediction that rests on too little.
+#: What is known of a speed-up. "no verdict": it is no measurement, or a prediction that rests on too little, or on a memory at its limit.
 Verdict = Literal["faster", "same", "slower", "cannot tell", "no verdict"]
 Interval = tuple[float, float]
 #: Two step times that differ by at most this share are the same for all practical purposes.
@@ -24,15 +24,18 @@ LEAST_MEASURED = 0.5
 TAIL = 0.05
 
 
-def verdict(interval: Interval | None, *, busy_share: float | None = None, measured_share: float | None = None) -> Verdict:
+def verdict(
+    interval: Interval | None, *, busy_share: float | None = None, measured_share: float | None = None, at_limit: bool = False
+) -> Verdict:
     """Return what the 90 % interval of a speed-up says.
 
     "no verdict" if other processes took more than BUSY of the cores (`busy_share`, of measurements), or if less than LEAST_MEASURED of the
-    predicted time rests on measured costs (`measured_share`, of predictions); None: that is no question, or nobody knows. Otherwise "same"
+    predicted time rests on measured costs (`measured_share`, of predictions); None: that is no question, or nobody knows. Nor is there one
+    of a prediction whose memory is at its limit (`comparison.MemoryNeed.at_limit`). Otherwise "same"
     if all of the interval lies within SAME of 1, "faster" or "slower" if all of it lies on one side of 1, else "cannot tell". No interval
     cannot tell either.
     """
-    if is_busy(busy_share) or not is_judged(measured_share):
+    if is_busy(busy_share) or not is_judged(measured_share) or at_limit:
         return "no verdict"
     if interval is None:
         return "cannot tell"
@@ -73,8 +76,15 @@ class Gain:
         return f"{self.text}, {self.verdict}"
 
 
-def gain(factor: float, interval: Interval | None, *, busy_share: float | None = None, measured_share: float | None = None) -> Gain:
-    return Gain(factor, interval, verdict(interval, busy_share=busy_share, measured_share=measured_share))
+def gain(
+    factor: float,
+    interval: Interval | None,
+    *,
+    busy_share: float | None = None,
+    measured_share: float | None = None,
+    at_limit: bool = False,
+) -> Gain:
+    return Gain(factor, interval, verdict(interval, busy_share=busy_share, measured_share=measured_share, at_limit=at_limit))
 
 
 def for_choice(factor: float, interval: Interval | None, among: int, already: int = 1) -> Interval | None:

@@ -200,10 +200,16 @@ class Predicted(Shown):
     def hours(self, samples: int | None = None, epochs: float = 1, price: float | None = None, tokens: int | None = None) -> Cost:
         """What a training takes: `samples` of an epoch (or `tokens`, if a model's inputs are rows of them) times `epochs`.
 
-        `price`: of one device for an hour. Raises SchedcastError unless one of `samples` and `tokens` is given.
+        `price`: of one device for an hour. Raises SchedcastError unless one of `samples` and `tokens` is given, for figures that are not
+        above 0 (a price may be 0), and for a job that does not fit in memory.
         """
         if (samples is None) == (tokens is None):
             raise SchedcastError("hours takes samples or tokens; expected one of the two, as in hours(samples=1_281_167, epochs=90)")
+        for name, value, least in (("samples", samples, 1), ("tokens", tokens, 1), ("epochs", epochs, 0), ("price", price, 0)):
+            if value is not None and not (least <= value < float("inf") and (value or name == "price")):
+                raise SchedcastError(f"hours({name}={value}); expected a number {'of at least 0' if name == 'price' else 'above 0'}")
+        if not self.fits:
+            raise SchedcastError(f"hours: a job that does not fit takes none: {' '.join(fit_words(self.prediction))}", Code.MEMORY)
         total = samples if samples is not None else tokens / self._tokens_of_a_sample()
         steps = round(total * epochs / self.job.batch)
         hours = steps * self.step_s / 3600

@@ -44,8 +44,9 @@ FORMULAS: Mapping[str, str] = MappingProxyType({
         "Seconds in which a device computes, over the step time; transfers do not count. The highest of all devices."
     ),
     "Peak memory": (
-        "The most bytes that live at one moment on the device that holds most: every value from its first write to its last reader,"
-        " parameters and optimizer state always. The capacity is the memory's size or the limit that was given."
+        "The most bytes that are allocated at one moment on the device that holds most: every value from its first write to its last"
+        " reader, parameters and optimizer state always, and on a GPU what an optimizer makes for itself. A job fits a GPU if what"
+        " PyTorch's allocator reserves for that, the driver and the CUDA context fit the memory, or the limit that was given."
     ),
     "Exposed transfer": (
         "Seconds of the step in which a device waits for transfers or collectives and computes nothing, on the device with the most of"
@@ -156,7 +157,7 @@ FORMULAS: Mapping[str, str] = MappingProxyType({
 _COLUMNS: Mapping[str, str] = MappingProxyType({
     "predicted ms": "Step time", "step ms": "Step time", "90 % interval": "90 % interval", "against PyTorch": "Against PyTorch",
     "verdict": "Verdict", "over baseline": "Over the baseline", "over baseline, predicted": "Over the baseline", "busiest device": "Busy",
-    "peak memory": "Peak memory", "communication not hidden ms": "Exposed transfer", "idle": "Idle", "MFU": "MFU", "costs": "Costs",
+    "peak allocated": "Peak memory", "communication not hidden ms": "Exposed transfer", "idle": "Idle", "MFU": "MFU", "costs": "Costs",
     "measured ms": "Measured step", "error": "Error", "over baseline, measured": "Over the baseline, measured",
     "memory pred. / meas.": "Memory, predicted / measured", "numbers": "Numbers", "gradients differ by": "Numbers",
     "parameters differ by": "Numbers", "PyTorch run twice: gradients": "Numbers", "step over the best": "Step over the best",

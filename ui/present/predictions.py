@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from simulator.engine.memory.contents import batch_words, holders_words, shortfall_words
+from simulator.engine.memory.contents import AT_LIMIT_WORDS, batch_words, holders_words, need_words, shortfall_words
 from simulator.machine.presets import card_of
 from traces import units
-from traces.documents.comparison import Prediction
+from traces.documents.comparison import BASELINE, Prediction
 from traces.documents.predictions import Normal, Predictions
 from ui.present.tables import COMMUNICATION, SPARE, Grid, folded_prediction, prediction_label, prediction_rows
 
@@ -16,7 +16,8 @@ def verdict_line(prediction: Prediction) -> str:
     """The prediction in one line: turbodl: 25.8 ms, 1.16x (1.08 to 1.22), faster, fits in memory (3.00 GiB of 80 GiB)."""
     if not prediction.fits:
         return f"{prediction_label(prediction)}: {memory_words(prediction)}"
-    judged = [] if prediction.gain is None else [prediction.gain.judged]
+    over = " over the baseline" if prediction.compared_with == BASELINE else ""
+    judged = [] if prediction.gain is None else [f"{prediction.gain.text}{over}, {prediction.gain.verdict}"]
     return ", ".join([f"{prediction_label(prediction)}: {units.duration(prediction.step_s)}", *judged, memory_words(prediction)])
 
 
@@ -26,7 +27,10 @@ def memory_words(prediction: Prediction) -> str:
         return "fits" if prediction.fits else "does not fit"
     fullest = max(prediction.memories, key=lambda need: need.needed_bytes / need.size_bytes if need.size_bytes else 0.0)
     needed, size = (units.memory(count) for count in (fullest.needed_bytes, fullest.size_bytes))
-    return f"fits in memory ({needed} of {size})" if prediction.fits else f"needs {needed}, {size} there"
+    own = need_words(fullest)
+    if not prediction.fits:
+        return f"needs {needed}{f' ({own})' if own else ''}, {size} there"
+    return f"{AT_LIMIT_WORDS if prediction.is_at_limit else 'fits in memory'} ({needed} of {size}{f': {own}' if own else ''})"
 
 
 def gain_words(interval: tuple[float, float] | None, probability: float | None) -> str:
@@ -38,13 +42,16 @@ def gain_words(interval: tuple[float, float] | None, probability: float | None) 
 
 
 def fit_words(prediction: Prediction) -> list[str]:
-    """By how much the prediction does not fit, what holds the memory, and the largest batch that fits; no sentence if it fits."""
+    """By how much the prediction does not fit, what holds the memory, and what would fit; or that it is at its limit."""
     if prediction.fits:
-        return []
+        slow = "published steps took 3 to 16 times as long there, so there is no verdict"
+        return [f"{prediction.strategy} {memory_words(prediction)}; {slow}."] if prediction.is_at_limit else []
     shortfall = f": {shortfall_words(prediction.memories)}" if prediction.memories else ""
     held = [f"Memory: {holders_words(prediction.at_peak)}."] if prediction.at_peak else []
-    batch = batch_words(prediction.largest_batch)
-    return [f"{prediction.strategy} does not fit{shortfall}.", *held, f"{batch[:1].upper()}{batch[1:]}."]
+    batch = batch_words(prediction.largest_batch) if prediction.batch_sought or prediction.largest_batch is not None else ""
+    largest = [f"{batch[:1].upper()}{batch[1:]}."] if batch else []
+    others = [f"It would also fit with {', or '.join(prediction.would_fit)}."] if prediction.would_fit else []
+    return [f"{prediction.strategy} does not fit{shortfall}.", *held, *largest, *others]
 
 
 def _cells(predictions: Sequence[tuple[int, str, Prediction]]) -> list[dict[str, str]]:

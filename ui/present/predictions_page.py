@@ -46,7 +46,7 @@ def predictions_sections(document: Predictions) -> list[Section]:
 
 def _section(title: str, predictions: Sequence[Prediction], document: Document, name: str, refused: Sequence[str]) -> Section:
     labels = [tables.prediction_label(prediction) for prediction in predictions]
-    fastest = min((p for p in predictions if p.fits), key=lambda prediction: prediction.step_s, default=None)
+    fastest = min((p for p in predictions if p.fits), key=lambda own: (own.is_at_limit, own.step_s), default=None)
     summary = "Nothing fits."
     if fastest is not None:
         summary = f"Fastest: {tables.prediction_label(fastest)}, {units.duration(fastest.step_s)} per step."

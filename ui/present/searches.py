@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from simulator.engine.memory.contents import AT_LIMIT_WORDS
 from simulator.machine.presets import THIS_CPU
 from traces import units
 from traces.documents.search_result import PlainStep, RankedPlan, SearchResult, Verification
@@ -10,7 +11,7 @@ from traces.documents.verdict import is_busy, is_judged
 from traces.units import counted
 from ui.present.labels import PLAIN, differing
 from ui.present.sentences import no_verdict_words
-from ui.present.tables import Grid, stacked
+from ui.present.tables import PEAK, Grid, stacked
 from ui.present.verdicts import busy_line
 from ui.present.waterfalls import Bar, bars, change_words
 
@@ -46,11 +47,13 @@ def headline(result: SearchResult) -> str:
             f" Of {counted(result.candidates, 'candidate')}, {best.plan} is predicted fastest: {units.duration(best.step_s)}"
             f" ({units.interval(best.interval_s)})."
         )
-    known = is_judged(result.measured_share) and best.speedup is not None and best.strategy != "baseline"
+    fits = AT_LIMIT_WORDS if best.at_limit else "it fits"
+    known = is_judged(result.measured_share) and not best.at_limit and best.speedup is not None and best.strategy != "baseline"
     gain = f", {units.speedup(best.speedup)} over the baseline" if known else ""
     return (
         f"{best.plan} is predicted fastest of {counted(result.candidates, 'candidate')}: {units.duration(best.step_s)}"
-        f" ({units.interval(best.interval_s)}){gain}; it fits, with {units.memory(best.peak_bytes)} at its peak.{_measured_words(best)}"
+        f" ({units.interval(best.interval_s)}){gain}; {fits}, with {units.memory(best.peak_bytes)} allocated at its peak."
+        f"{_measured_words(best)}"
     )
 
 
@@ -173,7 +176,11 @@ def _bound_words(result: SearchResult, best: RankedPlan) -> list[str]:
 
 def _misfit_words(result: SearchResult) -> list[str]:
     misfits = [plan for plan in result.plans if not plan.fits]
+    limited = [plan for plan in result.plans if plan.at_limit]
     lines = []
+    if limited:
+        others = f"{counted(len(limited), 'plan')} {'has' if len(limited) == 1 else 'have'} no rank among the others"
+        lines.append(f"{others}: {limited[0].plan} {AT_LIMIT_WORDS}, which took published steps 3 to 16 times as long.")
     if misfits:
         count = counted(len(misfits), "plan") + (" does" if len(misfits) == 1 else " do")
         lines.append(f"{count} not fit; {misfits[0].plan} {misfits[0].why_not}.")
@@ -236,6 +243,7 @@ def cells(result: SearchResult) -> list[dict[str, str]]:
     rows = [_plain_cells(plain, shown, varied, result.tokens)] if plain is not None else []
     for number, group in enumerate(groups(result.plans), 1):
         plan = group[0]
+        ranked = plan.fits and not plan.at_limit
         row = {
             "": str(number) if plan.fits else "",
             "plan": plan.text + (f" (and {counted(len(group) - 1, 'equal one')})" if len(group) > 1 else ""),
@@ -243,9 +251,9 @@ def cells(result: SearchResult) -> list[dict[str, str]]:
             "step ms": units.ms(plan.step_s),
             "90 % interval": units.interval(plan.interval_s),
             AGAINST if plain is not None else "over baseline": units.speedup(plan.against_pytorch if plain is not None else plan.speedup),
-            "step over the best": units.speedup(plan.behind, plan.behind_interval) if plan.fits else units.NONE,
-            "P(fastest)": units.percent(sum(own.probability for own in group), signed=False) if plan.fits else units.NONE,
-            "peak memory": units.memory(plan.peak_bytes) + ("" if plan.fits else ", too much"),
+            "step over the best": units.speedup(plan.behind, plan.behind_interval) if ranked else units.NONE,
+            "P(fastest)": units.percent(sum(own.probability for own in group), signed=False) if ranked else units.NONE,
+            PEAK: units.memory(plan.peak_bytes) + (", at its limit" if plan.at_limit else "" if plan.fits else ", too much"),
             **({"tokens/s": f"{result.tokens / plan.step_s:,.0f}", "MFU": units.percent(plan.mfu, signed=False)} if result.tokens else {}),
             "lower bound ms": units.ms(plan.bound_s),
             "weights": "stale" if is_stale(plan) else "current",
@@ -260,12 +268,12 @@ def _plain_cells(plain: PlainStep, measured: bool, varied: bool, tokens: int | N
     """The row of plain PyTorch, which has no rank: it is no plan, but what plans are compared with."""
     more = ("microbatches", "checkpointing") if varied else ()
     row = dict.fromkeys(("", "plan", *more, "step ms", "90 % interval", AGAINST), "") | dict.fromkeys(
-        ("step over the best", "P(fastest)", "peak memory", *(("tokens/s", "MFU") if tokens else ()), "lower bound ms", "weights"),
+        ("step over the best", "P(fastest)", PEAK, *(("tokens/s", "MFU") if tokens else ()), "lower bound ms", "weights"),
         units.NONE,
     )
     row |= {"tokens/s": f"{tokens / plain.step_s:,.0f}"} if tokens else {}
     row |= {"plan": PLAIN, "step ms": units.ms(plain.step_s), "90 % interval": units.interval(plain.interval_s)}
-    row |= {AGAINST: units.speedup(1.0), "peak memory": units.memory(plain.peak_bytes), "weights": "current"}
+    row |= {AGAINST: units.speedup(1.0), PEAK: units.memory(plain.peak_bytes), "weights": "current"}
     return row | ({"measured ms": units.ms(plain.measured.step_s if plain.measured is not None else None)} if measured else {})
 
 
@@ -292,7 +300,7 @@ def table(result: SearchResult, most: int) -> Grid:
     rows = cells(result)
     shown = [_folded(row) for row in rows[:most]]
     caption = f"and {counted(len(rows) - most, 'other')}; --out writes them all" if len(rows) > most else ""
-    spare: tuple[str, ...] = ("weights", "over baseline", "tokens/s", "MFU", "peak memory", "P(fastest)")
+    spare: tuple[str, ...] = ("weights", "over baseline", "tokens/s", "MFU", PEAK, "P(fastest)")
     if rows and "microbatches" in rows[0]:  # jobs that differ in memory above all
         spare = ("weights", "over baseline", AGAINST, "tokens/s", "P(fastest)", "step over the best", "MFU")
     red = {n: "red" for n, row in enumerate(shown) if not row[""] and row["plan"] != PLAIN}

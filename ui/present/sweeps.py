@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
+from simulator.engine.memory.contents import AT_LIMIT_WORDS
 from simulator.predict.sweep import UNUSABLE, Axis, Outcome, Stretch, fastest, stretches
 from traces import units
 from traces.documents.comparison import BASELINE, PYTORCH
 from traces.documents.verdict import chosen
 from ui.present.labels import PLAIN, strategy_name
+from ui.present.tables import PEAK, verdict_cell
 
 
 def value_text(value: float) -> str:
@@ -133,13 +135,19 @@ def outcome_cells(outcomes: Sequence[Outcome], axes: Sequence[Axis]) -> list[dic
             "strategy": strategy_name(each.strategy),
             "step ms": units.ms(each.step_s),
             "90 % interval": units.interval(each.interval_s),
-            "against PyTorch": units.speedup(each.speedup, each.gain.interval if each.gain is not None else None),
-            "verdict": each.gain.verdict if each.gain is not None else units.NONE,
-            "peak memory": units.NONE if each.peak_bytes is None else units.memory(each.peak_bytes),
-            "note": each.refusal.words if each.refusal else "" if each.fits else "does not fit",
+            "against PyTorch": against_pytorch(each),
+            "verdict": verdict_cell(each.gain, PYTORCH if PYTORCH in each.gains else BASELINE),
+            PEAK: units.NONE if each.peak_bytes is None else units.memory(each.peak_bytes),
+            "note": each.refusal.words if each.refusal else "does not fit" if not each.fits else AT_LIMIT_WORDS if each.at_limit else "",
         }
         for each in outcomes
     ]
+
+
+def against_pytorch(each: Outcome) -> str:
+    """The speed-up of an outcome over plain PyTorch; "-" if that is not predicted."""
+    own = each.gains.get(PYTORCH)
+    return own.text if own is not None else units.speedup(1.0 if each.strategy == PYTORCH and each.step_s is not None else None)
 
 
 def side_by_side_cells(jobs: Sequence[tuple[str, Sequence[Outcome]]]) -> list[dict[str, str]]:
@@ -156,5 +164,6 @@ def _short(each: Outcome | None) -> str:
         return "refused"
     if not each.fits:
         return "does not fit"
-    memory = "" if each.peak_bytes is None else f", {units.memory(each.peak_bytes)}"
-    return f"{units.duration(each.step_s)}, {units.speedup(each.speedup)}{memory}"
+    memory = "" if each.peak_bytes is None else f", {units.memory(each.peak_bytes)} allocated"
+    over = "" if PYTORCH in each.gains or each.strategy == PYTORCH else f" over the {BASELINE}"
+    return f"{units.duration(each.step_s)}, {units.speedup(each.speedup)}{over}{memory}"

@@ -14,6 +14,7 @@ from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_values
 from traces import units
 from traces.documents.comparison import PYTORCH, Prediction, Validation, ValidationResult
+from traces.documents.verdict import Gain
 from ui.present.labels import labelled_rows, model_name, options_text, plain_label, source_words, strategy_name
 
 #: Columns of the narrowest terminal that is written for; in a narrower one, lines are broken by the terminal.
@@ -148,8 +149,10 @@ FOR_PAGES = ("memory pred. / meas.", "status")
 COMMUNICATION = "communication not hidden ms"
 #: The same, if it is known, which it is on GPUs.
 MFU = "MFU"
+#: The most bytes of tensors on a device at a time; what PyTorch reserves for them is more.
+PEAK = "peak allocated"
 #: Columns of predictions that a narrow terminal has no room for, the least important one first.
-SPARE = ("idle", COMMUNICATION, "over baseline", MFU, "peak memory")
+SPARE = ("idle", COMMUNICATION, "over baseline", MFU, PEAK)
 
 
 def validation_cells(validation: Validation) -> list[dict[str, str]]:
@@ -247,6 +250,15 @@ def folded(cells: dict[str, str]) -> dict[str, str]:
     }
 
 
+#: Behind a verdict that does not compare with plain PyTorch, because that was not predicted.
+OVER_BASELINE = " (over the baseline)"
+
+
+def verdict_cell(gain: Gain | None, compared_with: str) -> str:
+    """The verdict of a gain, and what it compares with if that is not plain PyTorch."""
+    return units.NONE if gain is None else f"{gain.verdict}{'' if compared_with == PYTORCH else OVER_BASELINE}"
+
+
 def prediction_cells(prediction: Prediction, here: bool) -> dict[str, str]:
     """Column name to text, for one prediction. `here`: whether measured costs are this machine's."""
     busiest = max((device.busy_share for device in prediction.devices), default=None)
@@ -255,15 +267,15 @@ def prediction_cells(prediction: Prediction, here: bool) -> dict[str, str]:
         "step ms": units.ms(prediction.step_s),
         "90 % interval": units.interval(prediction.interval_s),
         "against PyTorch": units.speedup(prediction.against_pytorch, prediction.against_pytorch_interval),
-        "verdict": prediction.gain.verdict if prediction.gain is not None else units.NONE,
+        "verdict": verdict_cell(prediction.gain, prediction.compared_with),
         "over baseline": units.speedup(prediction.speedup, prediction.speedup_interval),
         "busiest device": units.percent(busiest, signed=False),
-        "peak memory": units.memory(max((device.peak_bytes for device in prediction.devices), default=None)),
+        PEAK: units.memory(max((device.peak_bytes for device in prediction.devices), default=None)),
         COMMUNICATION: units.ms(prediction.exposed_transfer_s),
         "idle": units.percent(prediction.bubble_share, signed=False),
         MFU: units.percent(prediction.mfu, signed=False),
         "costs": source_words(prediction.shares, here),
-        "fits": "yes" if prediction.fits else "no",
+        "fits": "at its limit" if prediction.is_at_limit else "yes" if prediction.fits else "no",
     }
 
 
@@ -291,12 +303,13 @@ def prediction_table(predictions: Sequence[Prediction], here: bool = True) -> Gr
 
 def folded_prediction(cells: dict[str, str]) -> dict[str, str]:
     """A row of `prediction_cells` for a terminal: the verdict and intervals lie below what they belong to."""
+    over = cells["verdict"].endswith(OVER_BASELINE)
     return {
         "strategy": cells["strategy"],
         "step ms": stacked(cells["step ms"], cells["90 % interval"]),
-        "against PyTorch": stacked(cells["verdict"], cells["against PyTorch"]),
-        "over baseline": stacked(cells["over baseline"]),
-    } | {head: cells[head] for head in ("peak memory", COMMUNICATION, "idle", MFU, "fits")}
+        "against PyTorch": stacked(units.NONE if over else cells["verdict"], cells["against PyTorch"]),
+        "over baseline": stacked(cells["verdict"].removesuffix(OVER_BASELINE) if over else units.NONE, cells["over baseline"]),
+    } | {head: cells[head] for head in (PEAK, COMMUNICATION, "idle", MFU, "fits")}
 
 
 def critical_cells(prediction: Prediction, count: int) -> list[dict[str, str]]:

@@ -58,7 +58,7 @@ def _fresh_bytes(plan: Plan) -> tuple[Fresh, ...]:
     held = peak = 0
     mapped, heap = [], []
     for index, (task, names) in enumerate(zip(plan.tasks, accessed, strict=True)):
-        scratch = task.body.temporaries(task)
+        scratch = task.body.made(task)
         new = [name for name in names if name not in live]
         live.update(names)
         ended = [name for name in names if last[name] == index]

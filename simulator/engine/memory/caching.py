@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from simulator.engine.memory.over_time import owners, workspace_bytes
+from simulator.engine.memory.over_time import beside_bytes, owners, workspace_bytes
 from simulator.engine.memory.release import releases
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies
@@ -19,16 +19,6 @@ from simulator.plan.task import INPUT, OPTIMIZER_STATE, Task
 
 _MIB = 2**20
 _ROUND, _SMALL, _SMALL_SEGMENT, _LARGE, _LARGE_SEGMENT, _STEP = 512, _MIB, 2 * _MIB, 10 * _MIB, 20 * _MIB, 2 * _MIB
-#: Memory of a GPU that PyTorch cannot allocate: 0.9 GiB of an 80 GiB card belong to the driver (PyTorch's out-of-memory messages say "total
-#: capacity of 79.10 GiB" of an H100, 79.15 GiB of an A100), and 0.5 GiB to the CUDA context of the process (the same messages: memory in
-#: use less what PyTorch has reserved, with one GPU). NCCL's buffers come on top, 1 to 5 GiB in such messages; they are not counted.
-BESIDE_BYTES = int(1.4 * 2**30)
-#: A plan that holds a smaller share of a memory than this fits, whatever is cached.
-SURE_SHARE = 0.5
-#: And one that needs so many times a memory does not, whatever is reserved besides.
-TOO_MUCH_SHARE = 2.0
-#: What is reserved was judged on cards of 80 GiB. Smaller memories, and limits, are compared with what a plan holds.
-LEAST_CARD_BYTES = 20 * 2**30
 #: Steps after the first ones of a plan, in which its optimizer state is made and its lags fill up.
 _STEPS = 3
 
@@ -112,12 +102,14 @@ def reserved_bytes(plan: Plan, machine: Machine, dependencies: Dependencies) -> 
     """By the name of each of the machine's memories that GPUs of the plan use, the most that PyTorch's allocator reserves in it.
 
     Tasks allocate as they are issued. Optimizer state is made by the first update. Storage is freed once the order of the streams allows it
-    (`release.releases`). The allocator returns cached segments before it would exceed the memory's size less `BESIDE_BYTES`.
+    (`release.releases`). The allocator returns cached segments before it would exceed the memory's size less `beside_bytes`.
     """
     gpus = [device for device in plan.devices if machine.device(device).kind == "gpu"]
+    if not gpus:
+        return {}
     memories = {device: machine.memory_name(device) for device in gpus}
     sizes = {memory.name: memory.size_bytes for memory in machine.memories}
-    allocators = {name: CachingAllocator(sizes[name] - BESIDE_BYTES) for name in memories.values()}
+    allocators = {name: CachingAllocator(sizes[name] - beside_bytes(sizes[name])) for name in memories.values()}
     _Steps(plan, dependencies, {device: allocators[name] for device, name in memories.items()}).run(workspace_bytes(plan, machine))
     return {name: allocator.highest_bytes for name, allocator in allocators.items()}
 

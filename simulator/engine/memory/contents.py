@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from simulator.engine.memory.over_time import Steps, lifetimes, steps_of, thinned
+from simulator.engine.memory.over_time import NO_SCRATCH, Scratch, Steps, lifetimes, steps_of, thinned, while_running
 from simulator.machine.machine import HOST
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER, SCRATCH
@@ -36,9 +36,9 @@ def memory_by_kind(
     spans: Sequence[Span],
     window_s: tuple[float, float],
     most: int = MOST_INSTANTS,
-    kept_bytes: Mapping[str, int] = MappingProxyType({}),
+    scratch: Scratch = NO_SCRATCH,
 ) -> dict[str, HeldByKind]:
-    """Bytes by kind within `window_s`, per device. `kept_bytes`: as in `memory_over_time`; they count as scratch.
+    """Bytes by kind within `window_s`, per device. `scratch`: as in `memory_over_time`.
 
     If there are more than `most` instants, those at which the device holds the most are kept.
     """
@@ -46,7 +46,7 @@ def memory_by_kind(
     devices = dict.fromkeys((*plan.devices, *(plan.storages[name].device for name in (*plan.carried, *instances.names))))
     sizes = np.array([plan.storages[name].bytes for name in instances.names] or [0], np.int64)
     place = np.array([(plan.storages[name].device, kinds[name]) for name in instances.names] or [("", "")])
-    carried: dict[tuple[str, str], int] = {(device, SCRATCH): size for device, size in kept_bytes.items()}
+    carried: dict[tuple[str, str], int] = {(device, SCRATCH): size for device, size in scratch.kept_bytes.items()}
     for name in plan.carried:
         where = (plan.storages[name].device, kinds[name])
         carried[where] = carried.get(where, 0) + plan.storages[name].bytes
@@ -55,8 +55,9 @@ def memory_by_kind(
         by_kind = {}
         for kind in STACKED:
             chosen = (place[:, 0] == device) & (place[:, 1] == kind)
-            if (device, kind) in carried or bool(chosen.any()):
-                by_kind[kind] = steps_of(instances, sizes * chosen, carried.get((device, kind), 0), window_s[0])
+            others = while_running(spans, scratch, device) if kind == SCRATCH else []
+            if (device, kind) in carried or others or bool(chosen.any()):
+                by_kind[kind] = steps_of(instances, sizes * chosen, carried.get((device, kind), 0), window_s[0], others)
         memory[device] = _on_one_axis(by_kind, window_s, most)
     return memory
 
@@ -66,13 +67,13 @@ def with_memory(
     plan: Plan,
     memory: Mapping[str, Steps],
     limits_bytes: Mapping[str, int] | None = None,
-    kept_bytes: Mapping[str, int] = MappingProxyType({}),
+    scratch: Scratch = NO_SCRATCH,
 ) -> Timeline:
     """`timeline` with its memory over time, thinned to what figures show, and its memory by kind."""
     return replace(
         timeline,
         memory={device: thinned(steps, MOST_STEPS) for device, steps in memory.items()},
-        memory_kinds=memory_by_kind(plan, timeline.spans, timeline.window_s, kept_bytes=kept_bytes),
+        memory_kinds=memory_by_kind(plan, timeline.spans, timeline.window_s, scratch=scratch),
         limits_bytes=dict(limits_bytes or {}),
     )
 
@@ -102,12 +103,10 @@ def _on_one_axis(by_kind: Mapping[str, Steps], window_s: tuple[float, float], mo
 LISTED = 5
 
 
-def at_peak(
-    plan: Plan, timeline: Timeline, memory: Mapping[str, Steps], kept_bytes: Mapping[str, int] = MappingProxyType({})
-) -> tuple[AtPeak, ...]:
+def at_peak(plan: Plan, timeline: Timeline, memory: Mapping[str, Steps], scratch: Scratch = NO_SCRATCH) -> tuple[AtPeak, ...]:
     """The contents of every device's memory at its first peak; a peak in the steady period is preferred to one outside it.
 
-    `memory`: the result of `memory_over_time` for the timeline's spans and `kept_bytes`, which count as scratch.
+    `memory`: the result of `memory_over_time` for the timeline's spans and `scratch`.
     """
     instances, kinds, layers = lifetimes(plan, timeline.spans), plan.derived(storage_kinds), plan.derived(_layers)
     copies = plan.derived(_copies)
@@ -124,7 +123,8 @@ def at_peak(
         alive = (device_of == number) & (instances.begin_s <= moment_s) & (instances.end_s > moment_s)
         names = [instances.names[i] for i in instances.storage[alive].tolist()]
         carried, fresh = carried_of[device], [(name, plan.storages[name].bytes) for name in names]
-        by_kind: dict[str, int] = {SCRATCH: kept_bytes.get(device, 0)}
+        own = sum(size for start_s, end_s, size in while_running(spans_of[device], scratch, device) if start_s <= moment_s < end_s)
+        by_kind: dict[str, int] = {SCRATCH: scratch.kept_bytes.get(device, 0) + own}
         for name, size in (*carried, *fresh):
             by_kind[kinds[name]] = by_kind.get(kinds[name], 0) + size
         running = _running(spans_of[device], moment_s)
@@ -206,7 +206,17 @@ def peak_words(peak: AtPeak) -> str:
         named = ", ".join(f"{storage.layer or storage.storage} {units.memory(storage.bytes)}" for storage in own[:2])
         if size >= NAMED_SHARE * peak.bytes:
             phrases.append(f"{KIND_NAMES[kind]} {units.memory(size)}{f' (largest: {named})' if named else ''}")
-    return f"peak of {units.memory(peak.bytes)} on {peak.device}{when}{where}: {', '.join(phrases)}"
+    return f"peak of {units.memory(peak.bytes)} allocated on {peak.device}{when}{where}: {', '.join(phrases)}"
+
+
+def need_words(need: MemoryNeed) -> str:
+    """Return what of a need is allocated, reserved by PyTorch, or not PyTorch's; empty if that is not known."""
+    known = max(need.allocated_bytes or 0, need.reserved_bytes or 0)
+    what = "allocated" if need.reserved_bytes is None else "reserved by PyTorch"
+    beside = need.needed_bytes - known
+    if not known or not beside:
+        return what if known else ""
+    return f"{units.memory(known)} {what}, {units.memory(beside)} of the driver and the CUDA context"
 
 
 def shortfall_words(needs: Sequence[MemoryNeed]) -> str:
@@ -218,8 +228,9 @@ def shortfall_words(needs: Sequence[MemoryNeed]) -> str:
     worst, others = overfull[0], len(overfull) - 1
     name = f" in {worst.name}" if len(needs) > 1 else ""
     too = f"; {others} other {'memory is' if others == 1 else 'memories are'} too small as well" if others else ""
+    own = f" ({words})" if (words := need_words(worst)) else ""
     return (
-        f"needs {units.memory(worst.needed_bytes)}{name}, {units.capacity(worst.size_bytes)} there,"
+        f"needs {units.memory(worst.needed_bytes)}{own}{name}, {units.capacity(worst.size_bytes)} there,"
         f" {units.memory(worst.needed_bytes - worst.size_bytes)} too much{too}"
     )
 
@@ -231,6 +242,10 @@ def holders_words(peaks: Sequence[AtPeak]) -> str:
     return peak_words(highest) + (f"; at their own peaks {others}" if others else "")
 
 
+#: Of a plan that fits, but `MemoryNeed.at_limit`.
+AT_LIMIT_WORDS = "fits, at its limit: PyTorch's allocator will free and retry"
+
+
 def batch_words(largest_batch: int | None) -> str:
-    """Return a phrase that names the largest batch that fits; None if none is known."""
+    """Return a phrase that names the largest batch that fits, once it was sought; None if none does."""
     return "no batch is predicted to fit" if largest_batch is None else f"the largest batch that fits is {largest_batch}"

@@ -24,6 +24,26 @@ from traces.errors import Code, SchedcastError
 # Memory that the library of matrix products keeps for each stream on which it has run one, as long as the process lives.
 
 
+class Scratch(NamedTuple):
+    """Bytes that devices hold besides a plan's values: `kept_bytes` by device all the time, `task_bytes` by task while it runs."""
+
+    kept_bytes: Mapping[str, int] = MappingProxyType({})
+    task_bytes: Mapping[str, int] = MappingProxyType({})
+
+    @classmethod
+    def of(cls, plan: Plan, machine: Machine) -> "Scratch":
+        """The workspaces of the plan's lanes, and on GPUs what its tasks make for themselves.
+
+        On a CPU, whose peaks executors read between tasks, only the workspaces count.
+        """
+        gpus = {device.name for device in machine.devices if device.kind == "gpu"}
+        own = {task.name: sum(task.body.temporaries(task)) for task in plan.tasks if task.device in gpus}
+        return cls(workspace_bytes(plan, machine), {name: size for name, size in own.items() if size})
+
+
+NO_SCRATCH = Scratch()
+
+
 def workspace_bytes(plan: Plan, machine: Machine) -> dict[str, int]:
     """Bytes of the workspaces of the plan's lanes by device; a device without any is left out."""
     lanes = {task.lane for task in plan.tasks if task.body.has_products}
@@ -166,11 +186,8 @@ def _accesses(plan: Plan) -> _Accesses:
     )
 
 
-def memory_over_time(plan: Plan, spans: Sequence[Span], kept_bytes: Mapping[str, int] = MappingProxyType({})) -> dict[str, Steps]:
-    """Bytes held over time by device, and by the host if the plan has values there.
-
-    `kept_bytes`: by device, what it holds all the time besides the plan's values. At one instant, frees come before allocations.
-    """
+def memory_over_time(plan: Plan, spans: Sequence[Span], scratch: Scratch = NO_SCRATCH) -> dict[str, Steps]:
+    """Bytes held over time by device, and by the host if the plan has values there. At one instant, frees come before allocations."""
     start_s = min((span.start_s for span in spans), default=0.0)
     instances = lifetimes(plan, spans)
     devices = np.array([plan.storages[name].device for name in instances.names] or [""])
@@ -179,16 +196,30 @@ def memory_over_time(plan: Plan, spans: Sequence[Span], kept_bytes: Mapping[str,
     for device in sorted({plan.storages[name].device for name in instances.names}):
         carried.setdefault(device, 0)
     return {
-        device: steps_of(instances, sizes * (devices == device), base + kept_bytes.get(device, 0), start_s)
+        device: steps_of(
+            instances, sizes * (devices == device), base + scratch.kept_bytes.get(device, 0), start_s, while_running(spans, scratch, device)
+        )
         for device, base in carried.items()
     }
 
 
-def steps_of(instances: Lifetimes, sizes: np.ndarray, base: int, start_s: float) -> Steps:
-    """Bytes held over time by storages of the given sizes (0 leaves a storage out), on top of `base`; the first step is at `start_s`."""
+def while_running(spans: Sequence[Span], scratch: Scratch, device: str) -> list[tuple[float, float, int]]:
+    """(start, end, bytes) of what the tasks of a device hold for themselves while they run."""
+    own = scratch.task_bytes
+    return [(span.start_s, span.end_s, own[span.task]) for span in spans if own and span.device == device and span.task in own]
+
+
+def steps_of(instances: Lifetimes, sizes: np.ndarray, base: int, start_s: float, others: Sequence[tuple[float, float, int]] = ()) -> Steps:
+    """Bytes held over time by storages of the given sizes (0 leaves a storage out), on top of `base`; the first step is at `start_s`.
+
+    `others`: begin, end and bytes of what else is held.
+    """
     counted = (sizes > 0)[instances.storage]
-    own = sizes[instances.storage[counted]]
-    times = np.concatenate([instances.begin_s[counted], instances.end_s[counted]])
+    begin_s, end_s, held = (
+        (np.array(column) for column in zip(*others, strict=True)) if others else (np.empty(0), np.empty(0), np.empty(0, int))
+    )
+    own = np.concatenate([sizes[instances.storage[counted]], held])
+    times = np.concatenate([instances.begin_s[counted], begin_s, instances.end_s[counted], end_s])
     changes = np.concatenate([own, -own])
     finite = np.isfinite(times)
     times, changes = times[finite], changes[finite]
@@ -272,13 +303,41 @@ def bytes_by_memory(memory: Mapping[str, Steps], machine: Machine) -> dict[str, 
     return {name: max(count for _, count in summed_over_devices(steps)) for name, steps in places.items() if name in names}
 
 
-def memory_needs(needed_bytes: Mapping[str, int], machine: Machine) -> tuple[MemoryNeed, ...]:
-    """The needs by memory, in the machine's order; a memory that nothing uses is left out."""
-    return tuple(
-        MemoryNeed(name=memory.name, needed_bytes=needed_bytes[memory.name], size_bytes=memory.size_bytes)
-        for memory in machine.memories
-        if memory.name in needed_bytes
-    )
+#: What PyTorch cannot allocate of a GPU's memory, of any size. The driver's share: 0.9 of 80 GiB (PyTorch's out-of-memory messages say
+#: "total capacity of 79.10 GiB" of an H100, 79.15 GiB of an A100; of 16 GiB of a V100, nvidia-smi shows 16,160 MiB). The CUDA context of
+#: the process: 0.5 GiB (the same messages: memory in use less what PyTorch has reserved, with one GPU), and at most an eighth of a memory,
+#: or of a limit, that is no real card's. NCCL's buffers come on top, 1 to 5 GiB in such messages; they are not counted.
+_DRIVER_SHARE, _CONTEXT_BYTES, _CONTEXT_SHARE = 0.9 / 80, 2**29, 1 / 8
+
+
+def beside_bytes(size_bytes: int) -> int:
+    """Bytes of a GPU's memory, or of a limit of it, that its driver and the CUDA context of the process take."""
+    return int(size_bytes * _DRIVER_SHARE) + min(_CONTEXT_BYTES, int(size_bytes * _CONTEXT_SHARE))
+
+
+def memory_needs(
+    allocated_bytes: Mapping[str, int], machine: Machine, reserved_bytes: Mapping[str, int] = MappingProxyType({})
+) -> tuple[MemoryNeed, ...]:
+    """The needs by memory, in the machine's order; a memory that nothing uses is left out.
+
+    `reserved_bytes`: what PyTorch's allocator reserves of GPUs' memories. A GPU needs that, at least what is allocated, and `beside_bytes`.
+    """
+    gpus = {device.memory for device in machine.devices if device.kind == "gpu"}
+    needs = []
+    for memory in machine.memories:
+        allocated, reserved = allocated_bytes.get(memory.name), reserved_bytes.get(memory.name)
+        if allocated is not None:
+            beside = beside_bytes(memory.size_bytes) if memory.name in gpus else 0
+            needs.append(
+                MemoryNeed(
+                    name=memory.name,
+                    needed_bytes=max(allocated, reserved or 0) + beside,
+                    size_bytes=memory.size_bytes,
+                    allocated_bytes=allocated,
+                    reserved_bytes=reserved,
+                )
+            )
+    return tuple(needs)
 
 
 def excess_bytes(needs: Iterable[MemoryNeed]) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal
 
@@ -62,8 +63,20 @@ _HOST_COUNT_LAUNCHES: Mapping[str, tuple[int, int, int]] = MappingProxyType({
 #: interpolates now (torch/optim of release 1.6.0).
 MORE_LAUNCHES_1_6: Mapping[str, int] = MappingProxyType({**dict.fromkeys(_LAUNCHES, 1), "adam": 2, "adamw": 2})
 #: Tensors of a gradient's size that a step makes for itself, besides the sum of gradient and weight decay (torch.optim's sources, 2.13).
-_TEMPORARIES: Mapping[str, int] = MappingProxyType({
+_MADE: Mapping[str, int] = MappingProxyType({
     "sgd": 0, "momentum": 0, "nesterov": 1, "adagrad": 1, "rmsprop": 1, "adadelta": 2, "adam": 1, "adamw": 1,
+})  # fmt: skip
+#: Tensors of a gradient's size that a step holds for itself at a time, without and with weight decay (the same sources, which delete some):
+#: in the for-loop form of one parameter, and what is left then of the parameter before it; in the foreach form of each parameter.
+_HELD: Mapping[str, tuple[tuple[int, int], int, tuple[int, int]]] = MappingProxyType({
+    "sgd": ((0, 1), 0, (0, 1)),
+    "momentum": ((0, 1), 0, (0, 1)),
+    "nesterov": ((1, 2), 0, (1, 1)),
+    "adagrad": ((1, 2), 1, (2, 2)),
+    "rmsprop": ((1, 2), 1, (1, 2)),
+    "adadelta": ((2, 3), 1, (2, 3)),
+    "adam": ((2, 3), 1, (1, 1)),
+    "adamw": ((2, 2), 1, (1, 1)),
 })  # fmt: skip
 
 
@@ -150,13 +163,27 @@ class Update(Body):
         return self.launches * (len(self.parameters) if device_kind == "cpu" and self.form == "foreach" else 1)
 
     def temporaries(self, task: Task) -> list[int]:
-        """See `Body`; in the for-loop form, those for the largest gradient."""
+        """See `Body`; in the for-loop form, those for the parameter at which they are most."""
         if self.form == "fused":
             return []
-        decays = self.optimizer != "adamw" and self._all_hyper()["weight_decay"]
-        count = _TEMPORARIES[self.optimizer] + bool(decays)
+        sizes = [operand.bytes for operand in self.gradients(task)]
+        own, left, each = _HELD[self.optimizer]
+        if self.form == "foreach":
+            return each[self._decays] * sizes
+        before, largest = max(pairwise([0, *sizes]), key=lambda pair: left * pair[0] + own[self._decays] * pair[1])
+        return [size for size in [*own[self._decays] * [largest], *left * [before]] if size]
+
+    def made(self, task: Task) -> list[int]:
+        """See `Body`; in the for-loop form, those for the largest gradient, whose memory serves the others."""
+        if self.form == "fused":
+            return []
+        count = _MADE[self.optimizer] + (self._decays and self.optimizer != "adamw")
         sizes = [operand.bytes for operand in self.gradients(task)]
         return count * (sizes if self.form == "foreach" else [max(sizes)])
+
+    @property
+    def _decays(self) -> bool:
+        return bool(self._all_hyper()["weight_decay"])
 
     def hyper_at(self, iteration: int) -> tuple[tuple[str, float], ...]:
         """`hyper` with the learning rate of an iteration."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from simulator.engine.costs.model import CostModel
-from simulator.engine.memory.caching import BESIDE_BYTES, reserved_bytes
-from simulator.engine.memory.over_time import carried_bytes
+from simulator.engine.memory.caching import reserved_bytes
+from simulator.engine.memory.over_time import beside_bytes, carried_bytes
 from simulator.engine.simulation import GRAPH
 from simulator.machine.machine import HOST, Machine
 from simulator.plan.dependencies import dependencies_of
@@ -76,8 +76,8 @@ def family_of(plan: Plan) -> str:
 class Kept(Data):
     """What is kept of a row's forecast, or why there is none.
 
-    `allocated_bytes`: the peak of the device that holds the most. `reserved_bytes`: what PyTorch's allocator reserves for it; 0 for a row
-    without a published peak.
+    `allocated_bytes`: the peak of the device that holds the most. `reserved_bytes`: what PyTorch's allocator reserves of a GPU's memory for
+    it; 0 for a row without a published peak that does not fit.
     """
 
     predicted_s: float = 0.0
@@ -109,9 +109,11 @@ def kept_forecast(row: Row, target: Target | None = None) -> Kept:
         if kept is None:
             result = predicted(row, target)
             launches = round(sum(runs * task.body.launches for task, runs in zip(result.plan.tasks, result.plan.runs, strict=True)))
+            reserved = result.reserved_bytes
+            if row.peaks and not reserved:
+                reserved = reserved_bytes(result.plan, result.machine, dependencies_of(result.plan, result.machine))
             copied_s = copy_s(result.plan, result.machine) if row.synchronized else 0.0
             step_s, low_s, high_s = (seconds + copied_s for seconds in (result.timeline.step_s, *result.interval_s))
-            reserved = reserved_bytes(result.plan, result.machine, dependencies_of(result.plan, result.machine)) if row.peaks else {}
             kept = Kept(
                 predicted_s=step_s,
                 interval_s=(low_s, high_s),
@@ -135,7 +137,7 @@ def room(row: Row) -> Kept:
     if carried_bytes(plan)[device] > size:
         return Kept(fits=False)
     reserved = max(reserved_bytes(plan, machine, dependencies_of(plan, machine)).values())
-    return Kept(fits=reserved + BESIDE_BYTES <= size, reserved_bytes=reserved)
+    return Kept(fits=reserved + beside_bytes(size) <= size, reserved_bytes=reserved)
 
 
 def copy_s(plan: Plan, machine: Machine) -> float:

@@ -92,6 +92,11 @@ class Evaluation(Data):
         """Whether it was simulated and fits in memory."""
         return self.simulated is not None and not self.simulated.why_not
 
+    @property
+    def at_limit(self) -> bool:
+        """Whether it fits with so little memory left that its step time is not known."""
+        return self.fits and any(need.at_limit for need in self.simulated.memories)
+
     def draws(self) -> np.ndarray:
         """Draws of the step time in seconds for comparisons: with the error that is its strategy's own, which all its plans share."""
         simulated = self.simulated

@@ -39,11 +39,11 @@ def rank(search: Search) -> Ranking:
     setup, job = search.setup, search.setup.job
     known = [forecast_strategy(job, name, setup.shared, setup.machine, setup.model, setup.mode) for name in ("baseline", PYTORCH)]
     baseline, plain = (None if isinstance(each, Refusal) else each for each in known)
-    fitting = sorted((each for each in search.simulated if each.fits), key=lambda each: each.simulated.step_s)
+    fitting = sorted((each for each in search.simulated if each.fits), key=lambda each: (each.at_limit, each.simulated.step_s))
     others = sorted((each for each in search.simulated if not each.fits), key=lambda each: each.simulated.step_s)
-    chances, behind = _comparisons(fitting)
+    chances, behind = _comparisons([each for each in fitting if each.at_limit == fitting[0].at_limit])
     rows = [
-        _row(each, setup, baseline, plain, chances.get(each.text, 0.0), behind.get(each.text), fitting[0] if each.fits else None)
+        _row(each, setup, baseline, plain, chances.get(each.text, 0.0), behind.get(each.text), fitting[0] if each.text in chances else None)
         for each in (*fitting, *others)
     ]
     pruned = [each for each in search.evaluations if each.simulated is None and not each.refusal]
@@ -63,7 +63,7 @@ def rank(search: Search) -> Ranking:
         candidates=len(search.evaluations),
         plans=tuple(rows),
         best=fitting[0].text if fitting else None,
-        pruned=tuple(_pruned(each, fitting) for each in pruned),
+        pruned=tuple(_pruned(each, [own for own in fitting if own.text in chances]) for each in pruned),
         refused=tuple(_refused(each) for each in search.evaluations if each.refusal),
         bound_s=min(bounds, default=None),
         baseline_step_s=baseline.timeline.step_s if baseline is not None else None,
@@ -134,6 +134,7 @@ def _row(
         why_not=simulated.why_not,
         mfu=simulated.mfu,
         held_bytes=simulated.held_bytes,
+        at_limit=each.at_limit,
         measured=setup.measured(each.strategy, each.options),
         semantics=simulated.semantics,
     )

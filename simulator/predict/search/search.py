@@ -306,7 +306,7 @@ def _smaller(known: Iterable[Evaluation]) -> list[str]:
 
 def _most_s(text: str, known: Iterable[Evaluation]) -> float:
     """The bound in seconds above which a candidate is not simulated."""
-    fitting = [each for each in known if each.fits]
+    fitting = [each for each in known if each.fits and not each.at_limit]
     return min((margin(each.strategy, split(text)[0]) * each.simulated.step_s for each in fitting), default=inf)
 
 

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 import torch
@@ -239,3 +240,25 @@ def test_launches_of_adagrad_equal_the_ops_that_it_dispatches(form, weight_decay
     with Launches([state["step"] for state in states]) as launches:
         apply_update(body, gradients, operands, capturable=True)
     assert body.launches == launches.count
+
+
+def most_allocated(work) -> int:
+    """The most bytes that the CPU's allocator holds for `work` at a time besides what it held before."""
+    with torch.autograd.profiler.profile(use_kineto=True, profile_memory=True) as profiled:
+        work()
+    changes = [event for event in profiled.kineto_results.events() if event.name() == "[memory]"]
+    return max(accumulate((event.nbytes() for event in sorted(changes, key=lambda e: e.start_ns())), initial=0))
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1], ids=["no-decay", "decay"])
+@pytest.mark.parametrize(("optimizer", "form"), EVERY_FORM)
+def test_what_an_update_holds_for_itself_is_what_torch_optim_allocates(optimizer, form, decay):
+    """Adam's foreach form holds one list at a time, its for-loop form three tensors of a parameter and one of the parameter before it."""
+    own = replace(update(optimizer, form, weight_decay=decay), parameters=("p0", "p1", "p2"))
+    parameters = [torch.randn(count << 10) for count in (16, 32, 16)]
+    states = [initial_state(optimizer, parameter) for parameter in parameters]
+    operands = [t for p, state in zip(parameters, states, strict=True) for t in (p, *state.values())]
+    gradients = [small_plans.value(f"g{at}", tuple(p.shape), "gradient").operand() for at, p in enumerate(parameters)]
+    task = Task("update", own, "d", reads=tuple(gradients))
+    held = most_allocated(lambda: apply_update(own, [torch.randn_like(p) for p in parameters], operands)) - 4 * (64 << 10)
+    assert held == pytest.approx(sum(own.temporaries(task)), abs=4096)

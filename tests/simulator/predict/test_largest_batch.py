@@ -12,6 +12,7 @@ from simulator.predict.forecast import Forecast, forecast_many, prediction
 from simulator.predict.largest_batch import MOST_PLANS, largest_batch, largest_fitting, with_batch_words, with_largest_batch
 from simulator.predict.preset import preset_costs
 from traces.errors import Code, Refusal
+from ui.present.predictions import fit_words
 
 
 def forecast_of(job: Job, text: str, gigabytes: float, machine: str = "h100") -> tuple[Forecast, object]:
@@ -57,9 +58,25 @@ def test_without_room_for_the_parameters_no_batch_fits():
     job = Job("lenet5", 64)
     too_large, model = forecast_of(job, "baseline", 1e-6)
     document = with_largest_batch(prediction(too_large, None, "fp32"), job, "baseline", {}, too_large, model)
-    assert (document.fits, document.largest_batch) == (False, None)
+    assert (document.fits, document.largest_batch, document.batch_sought) == (False, None, True)
+    assert fit_words(document)[-1] == "No batch is predicted to fit."
     (need,) = document.memories
-    assert (need.needed_bytes, need.size_bytes) == (too_large.memory_bytes[need.name], 1000)
+    assert (need.allocated_bytes, need.size_bytes) == (too_large.memory_bytes[need.name], 1000)
+
+
+def test_where_no_batch_was_sought_none_is_said_to_fit():
+    too_large, _ = forecast_of(Job("lenet5", 64), "baseline", 1e-6)
+    document = prediction(too_large, None, "fp32")
+    assert not document.batch_sought
+    assert not any("batch" in words for words in fit_words(document))
+
+
+def test_a_strategy_s_own_microbatches_divide_the_batch():
+    """The smallest batch is one sample for each of 32 microbatches of 4 replicas."""
+    job, text = Job("lenet5", 8192), "1f1b:stages=2,replicas=4,microbatches=32,fold=on"
+    too_large, model = forecast_of(job, text, 0.035, "8xh100")
+    assert not too_large.fits
+    assert largest_batch(job, text, {}, too_large, model) % 128 == 0
 
 
 def test_a_plan_that_fits_is_not_searched_for_a_smaller_batch():

@@ -218,6 +218,17 @@ def test_hours_and_money_follow_from_the_step(predicted):
         predicted.hours(tokens=10)
 
 
+@pytest.mark.parametrize("given", [{"samples": -3200}, {"samples": 10, "epochs": 0}, {"samples": 10, "price": -1.0}, {"tokens": -5}])
+def test_hours_of_figures_that_nothing_has_are_refused(predicted, given):
+    with refuses(Code.REQUEST, "expected a number"):
+        predicted.hours(**given)
+
+
+def test_a_job_that_does_not_fit_takes_no_hours_and_costs_nothing(network, batch):
+    with refuses(Code.MEMORY, "a job that does not fit takes none: .* does not fit: needs"):
+        sc.predict(network, batch, on="h100", memory_limit=0.0001).hours(samples=3200, price=2.0)
+
+
 def test_tokens_count_by_the_rows_of_a_language_model():
     embedding = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 50))
     tokens = torch.randint(50, (4, 16))

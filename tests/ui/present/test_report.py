@@ -360,7 +360,7 @@ def test_what_holds_memory_in_words():
         )  # fmt: skip
 
     text = " ".join(sentences.prediction_words(prediction(at_peak=(held("gpu0", 2**30), held("gpu1", 2**30 * 13 // 4)))))
-    assert "Memory: peak of 3.25 GiB on gpu1 at 41.0 ms in conv2 backward: activations 2.75 GiB, parameters 512 MiB." in text
+    assert "Memory: peak of 3.25 GiB allocated on gpu1 at 41.0 ms in conv2 backward: activations 2.75 GiB, parameters 512 MiB." in text
     assert "The peaks of the other devices: gpu0 1 GiB." in text
     assert "512 MiB are parameters and state that each of 2 devices holds a copy of." in text
     kept = result(predicted_peak_bytes_by_device={"gpu0": 99, "gpu1": 5}, measured_peak_bytes_by_device={"gpu0": 100})

@@ -11,7 +11,7 @@ from traces.documents.comparison import Change, MemoryNeed
 from traces.documents.measured_step import MeasuredStep
 from traces.documents.search_result import PlainStep
 from traces.documents.timeline import AtPeak, Holder
-from ui.present import predictions, searches
+from ui.present import predictions, searches, tables
 from ui.present.predictions import gain_words, verdict_line
 from ui.request import JobRequest
 
@@ -75,7 +75,7 @@ def test_equal_plans_share_a_row_and_misfits_have_no_rank():
         ("1", "turbodl:fuse=backward"), ("2", "turbodl (and 1 equal one)"), ("3", "backward-fusion"), ("4", "baseline"), ("", "gpipe"),
     ]  # fmt: skip
     assert rows[1]["step over the best"] == "1.01x (0.99 to 1.01)"
-    assert rows[-1]["peak memory"] == "40 GiB, too much"
+    assert rows[-1]["peak allocated"] == "40 GiB, too much"
     verified = searches.cells(search_result(verification=verification(("turbodl", 1, 1, 1.2))))
     assert [row["measured ms"] for row in verified] == ["-", "1.20", "-", "-", "-"]
 
@@ -137,13 +137,14 @@ def test_by_how_much_what_holds_it_and_what_fits():
     document = prediction(fits=False, memories=(need("hbm", 21.3, 16),), at_peak=(PEAK,), largest_batch=176)
     assert predictions.fit_words(document) == [
         "turbodl does not fit: needs 21.3 GiB, 16 GiB there, 5.30 GiB too much.",
-        "Memory: peak of 21.3 GiB on gpu0 at 10.0 ms in conv1 backward: activations 21 GiB (largest: bn1 3 GiB).",
+        "Memory: peak of 21.3 GiB allocated on gpu0 at 10.0 ms in conv1 backward: activations 21 GiB (largest: bn1 3 GiB).",
         "The largest batch that fits is 176.",
     ]
 
 
 def test_no_batch_may_fit():
-    assert predictions.fit_words(prediction(fits=False))[-1] == "No batch is predicted to fit."
+    assert predictions.fit_words(prediction(fits=False, batch_sought=True))[-1] == "No batch is predicted to fit."
+    assert predictions.fit_words(prediction(fits=False)) == ["turbodl does not fit."], "none was sought"
 
 
 def test_a_prediction_that_fits_needs_no_words():
@@ -168,8 +169,26 @@ def test_a_prediction_in_one_line():
     known = {"against_pytorch": 1.16, "against_pytorch_interval": (1.08, 1.22), "faster_than_pytorch_probability": 0.9}
     prediction = answer.prediction.model_copy(update=known)
     assert verdict_line(prediction) == "turbodl: 28.0 ms, 1.16x (1.08 to 1.22), faster, fits in memory (1 GiB of 16 GiB)"
-    assert verdict_line(answer.prediction) == "turbodl: 28.0 ms, 1.47x, cannot tell, fits in memory (1 GiB of 16 GiB)"
+    assert verdict_line(answer.prediction) == "turbodl: 28.0 ms, 1.47x over the baseline, cannot tell, fits in memory (1 GiB of 16 GiB)"
     (large,) = fake_jobs.predict_many(JobRequest("resnet50", fake_jobs.TOO_LARGE, strategies=("turbodl",))).values()
     assert verdict_line(large.prediction) == "turbodl: needs 20 GiB, 16 GiB there"
     assert gain_words((1.08, 1.22), 0.9) == "90 %: 1.08 to 1.22; faster with a probability of 90.0 %"
     assert gain_words(None, None) == ""
+
+
+def test_a_verdict_names_what_it_compares_with_if_that_is_not_plain_pytorch():
+    """Nothing is said below "against PyTorch" of a step whose plain PyTorch is not predicted."""
+    over_baseline = prediction(speedup=1.5, speedup_interval=(1.4, 1.6), against_pytorch=None, against_pytorch_interval=None)
+    cells = tables.prediction_cells(over_baseline, here=True)
+    assert (cells["against PyTorch"], cells["verdict"]) == ("-", "faster (over the baseline)")
+    folded = tables.folded_prediction(cells)
+    assert (folded["against PyTorch"], folded["over baseline"].splitlines()[0]) == ("-", "faster")
+
+
+def test_a_prediction_at_the_limit_of_its_memory_has_no_verdict():
+    need = MemoryNeed(name="hbm", needed_bytes=72 << 30, size_bytes=80 << 30, allocated_bytes=69 << 30, reserved_bytes=71 << 30)
+    limited = prediction(memories=(need,), at_limit=("turbodl",), against_pytorch=1.5, against_pytorch_interval=(1.4, 1.6))
+    assert limited.gain.verdict == "no verdict"
+    assert tables.prediction_cells(limited, here=True)["fits"] == "at its limit"
+    (words,) = predictions.fit_words(limited)
+    assert "fits, at its limit: PyTorch's allocator will free and retry (72 GiB of 80 GiB: 71 GiB reserved by PyTorch, 1 GiB of" in words

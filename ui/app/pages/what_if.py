@@ -63,7 +63,7 @@ def unmeasured_ui(request: JobRequest, forecasts: Sequence[Forecast]) -> None:
 
 
 #: Columns of a prediction that does not fit which are as prominent as those of others; the rest describe a step that cannot run.
-PLAIN_COLUMNS = ("strategy", "peak memory", "fits")
+PLAIN_COLUMNS = ("strategy", tables.PEAK, "fits")
 RED, DIM_RED = "color: #D1495B", "color: #DFA6AD"
 
 
@@ -152,7 +152,8 @@ def answers_ui(request: JobRequest, answers: Answers) -> None:
     pin_ui(request)
     labels = [tables.prediction_label(answer.prediction) for answer in forecasts]
     fitting = [number for number, answer in enumerate(forecasts) if answer.prediction.fits] or range(len(forecasts))
-    fastest = labels[min(fitting, key=lambda number: forecasts[number].prediction.step_s)]
+    known = [answer.prediction for answer in forecasts]
+    fastest = labels[min(fitting, key=lambda number: (known[number].is_at_limit, known[number].step_s))]
     chosen = forecasts[labels.index(select(st, "Look at", labels, "looked at", fastest))]
     details_ui(chosen, next((each for each in forecasts if each.prediction.strategy == PYTORCH), None), earlier_step_s(request, forecasts))
     speed_ui(request, chosen)
@@ -166,8 +167,8 @@ def answers_ui(request: JobRequest, answers: Answers) -> None:
 def verdicts_ui(request: JobRequest, forecasts: Sequence[Forecast]) -> None:
     """Show a line per strategy: green if it is faster, red if it does not fit, yellow if it is slower."""
     unmeasured_ui(request, forecasts)
-    for answer in (answer for answer in forecasts if not answer.prediction.fits):
-        st.error(markdown_escaped(" ".join(fit_words(answer.prediction))))
+    for answer in (answer for answer in forecasts if fit_words(answer.prediction)):
+        (st.warning if answer.prediction.fits else st.error)(markdown_escaped(" ".join(fit_words(answer.prediction))))
     for number, answer in enumerate(forecasts):
         prediction = answer.prediction
         if not prediction.fits:

@@ -375,9 +375,9 @@ def test_a_sum_of_gradients_takes_the_place_of_the_first_unless_that_is_needed_l
 
 
 def update(optimizer: str, form: str, **hyper: float):
-    """An update of two weights of one size, as bytes of its own tensors."""
+    """An update of two weights of one size, as bytes of the tensors that it makes for itself."""
     task = replace(sgd("update", W, G), reads=(G.operand(), G.operand()))
-    return replace(task, body=Update(optimizer, form, ("w", "v"), tuple(hyper.items()))).body.temporaries(task)
+    return replace(task, body=Update(optimizer, form, ("w", "v"), tuple(hyper.items()))).body.made(task)
 
 
 def test_what_an_update_makes_for_itself():

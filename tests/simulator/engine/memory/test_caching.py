@@ -1,13 +1,18 @@
 """What PyTorch's caching allocator reserves: its rounding, splitting and caching, request by request, and for plans."""
 
 from dataclasses import replace
+from itertools import count
+
+import pytest
 
 from simulator.engine.costs.model import CostModel
-from simulator.engine.memory.caching import BESIDE_BYTES, CachingAllocator, reserved_bytes
+from simulator.engine.memory.caching import CachingAllocator, reserved_bytes
+from simulator.engine.memory.over_time import beside_bytes
 from simulator.machine.presets import load_machine
+from simulator.plan.bodies.update import Update
 from simulator.plan.dependencies import dependencies_of
-from simulator.plan.task import OPTIMIZER_STATE
-from simulator.predict.forecast import forecast
+from simulator.plan.task import OPTIMIZER_STATE, Task
+from simulator.predict.forecast import forecast, prediction
 from tests.support.small_plans import machine, mm, plan_of, sgd, value
 
 MIB = 2**20
@@ -90,9 +95,47 @@ def test_a_plan_reserves_what_its_tasks_hold_and_the_state_that_the_first_update
 
 
 def test_a_plan_fits_if_the_allocator_finds_room_beside_what_is_not_pytorchs():
+    """By one rule for memories of every size."""
+    for width in (8192, 256):
+        plan, gpu = training(width), load_machine("h100")
+        (name,) = (memory.name for memory in gpu.memories)
+        reserved = reserved_bytes(plan, gpu, dependencies_of(plan, gpu))[name]
+        least = next(size for size in count(reserved, MIB) if reserved + beside_bytes(size) <= size)
+        for spare, fits in ((0, True), (-MIB, False)):
+            limited = gpu.with_memory_limit(least + spare)
+            (need,) = (result := forecast(plan, limited, CostModel(limited))).memories
+            assert (need.needed_bytes, result.fits) == (reserved + beside_bytes(least + spare), fits)
+            assert (need.reserved_bytes, need.allocated_bytes) == (reserved, result.memory_bytes[name])
+
+
+def test_of_a_card_the_driver_and_the_context_take_what_messages_and_nvidia_smi_say():
+    assert beside_bytes(80 << 30) == pytest.approx(1.4 * 2**30, rel=1e-6)
+    assert (16 << 30) - beside_bytes(16 << 30) == pytest.approx((16160 - 512) * MIB, rel=0.003)
+
+
+def test_what_an_update_makes_for_itself_is_held_while_it_runs():
+    """Adam's: the parameter, its gradient and two moments; one list of temporaries in the foreach form, two tensors in a loop."""
+    rows = 4096
+    x, w, y = value("x", (1024, 1024), "input"), value("w", (1024, rows), "parameter"), value("y", (1024, rows), "activation")
+    moments = [value(name, (1024, rows), OPTIMIZER_STATE) for name in ("m", "v")]
+    step = value("step", (), OPTIMIZER_STATE)
+    mutated = tuple(each.operand() for each in (w, *moments, step))
+    for form, held in (("fused", 4), ("foreach", 5), ("for", 6)):
+        own = Task("update", Update("adam", form, ("w",), (("weight_decay", 0.0),)), "cuda:0", reads=(y.operand(),), mutates=mutated)
+        plan = plan_of([mm("product", x, w, y), own], [x, w, y, *moments, step])
+        result = forecast(plan, machine(), CostModel(machine()))
+        assert result.peak_bytes["cuda:0"] // (16 * MIB) == held
+        assert sum(result.at_peak[0].by_kind.values()) == result.at_peak[0].bytes == result.peak_bytes["cuda:0"]
+        assert max(map(sum, zip(*result.timeline.memory_kinds["cuda:0"].held_bytes.values(), strict=True))) == result.peak_bytes["cuda:0"]
+
+
+def test_a_plan_that_reserves_most_of_a_card_is_at_its_limit():
     plan, gpu = training(8192), load_machine("h100")
-    needed = reserved_bytes(plan, gpu, dependencies_of(plan, gpu))[gpu.memories[0].name] + BESIDE_BYTES
-    for spare, fits in ((0, True), (-1, False)):
-        limited = gpu.with_memory_limit(needed + spare)
+    (need,) = forecast(plan, gpu, CostModel(gpu)).memories
+    for share, at_limit in ((0.87, False), (0.89, True)):
+        limited = gpu.with_memory_limit(int(need.reserved_bytes / share))
         result = forecast(plan, limited, CostModel(limited))
-        assert (result.memories[0].needed_bytes, result.fits) == (needed, fits)
+        assert (result.fits, result.at_limit) == (True, at_limit)
+        document = prediction(result, replace(result), "fp32", replace(result))
+        assert document.is_at_limit == at_limit
+        assert (document.gain.verdict == "no verdict") == (document.faster_probability is None) == at_limit

@@ -203,7 +203,7 @@ def test_contents_of_the_memory_at_its_peak():
     assert [holder.storage for holder in peak.largest] == ["y", "g", "x"]
     assert peak.replicated_bytes == 0
     assert peak_words(peak) == (
-        "peak of 2.34 KiB on d at 1000 ms in b forward: activations 1.17 KiB (largest: f 1.17 KiB), gradients 400 B (largest:"
+        "peak of 2.34 KiB allocated on d at 1000 ms in b forward: activations 1.17 KiB (largest: f 1.17 KiB), gradients 400 B (largest:"
         " b 400 B), inputs 400 B (largest: f 400 B), parameters 400 B"
     )
 
