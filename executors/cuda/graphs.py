@@ -20,6 +20,7 @@ from executors.cuda.program import EagerProgram, Placed, Site, copy_all
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP
 from executors.segments import AT_FIRST, Start
+from simulator.engine.memory.over_time import across_border
 from simulator.plan.bodies.update import rate_at
 from simulator.plan.plan import Plan
 from traces.errors import SchedcastError
@@ -185,22 +186,9 @@ class GraphProgram(EagerProgram):
 
     def _slots_across_border(self) -> dict[int, list[int]]:
         """By age, the slots that a graph reads of the iteration that began `age` periods before the graph. Includes kept values."""
-        plan, slot = self.plan, self.binding.slot
-        lag = self._compiled.dependencies.largest_lag
-        written = {operand.value: task.lag for task in plan.tasks for operand in task.writes}
-        storage_lag = {plan.values[name].storage: at for name, at in written.items()}
-        crossing: dict[int, set[int]] = {age: set() for age in range(1, lag + 1)}
-        for task in plan.tasks:
-            for operand in task.inputs:
-                if operand.value not in slot:
-                    continue
-                writer_lag = storage_lag.get(plan.values[operand.value].storage, 0)
-                for age in range(writer_lag + 1, task.lag + 1):
-                    crossing[age].add(slot[operand.value])
-        for name in self._keep:
-            for age in crossing:
-                crossing[age].add(slot[name])
-        return {age: sorted(slots) for age, slots in crossing.items()}
+        slot, kept = self.binding.slot, {self.binding.slot[name] for name in self._keep}
+        crossing = across_border(self.plan).items()
+        return {age: sorted(kept | {slot[name] for name in names if name in slot}) for age, names in crossing}
 
     def _enter_border(self) -> None:
         """Before replays: bring the last iterations' values to the tensors that the graph reads, and free all else of these iterations.

@@ -276,7 +276,7 @@ class Simulation:
         plan, watch, world = self._plan, self._watch, self._world
         spans = self._spans()
         window_s = watch.window_s
-        memory = memory_over_time(plan, spans, Scratch.of(plan, self._machine))
+        memory = memory_over_time(plan, spans, Scratch.of(plan, self._machine, self._mode == GRAPH))
         summary = summarize(plan, spans, window_s, watch.steps, peaks(memory))
         hosts = None if None in self._hosts.values() else [self._hosts[task.device].name for task in plan.tasks]
         last = _last_ended(world, len(watch.makespans), watch.makespans[-1])

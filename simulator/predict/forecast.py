@@ -176,7 +176,7 @@ def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Fore
         shares = _whole_shares(group, costs, model, shares)
         timeline = group.whole(timeline)
     memory = timeline.memory
-    peak, held = at_peak(plan, timeline, memory, Scratch.of(plan, machine)), bytes_by_memory(memory, machine)
+    peak, held = at_peak(plan, timeline, memory, Scratch.of(plan, machine, mode == GRAPH)), bytes_by_memory(memory, machine)
     return Forecast(
         plan,
         machine,
@@ -186,7 +186,7 @@ def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Fore
         wall_s,
         depends_on,
         held,
-        _reserved(held, plan, machine, dependencies),
+        _reserved(held, plan, machine, dependencies, mode),
         peak,
         parts,
         rounds_error=rounds_error,
@@ -203,9 +203,9 @@ def _whole_shares(group: Group, costs: Sequence[Cost], model: CostModel, shown: 
     return weighted_shares(list(zip(weights, (shown, Shares(**model.shares(part, [cost for _, cost in own]))), strict=True)))
 
 
-def _reserved(held: Mapping[str, int], plan: Plan, machine: Machine, dependencies: Dependencies) -> dict[str, int]:
+def _reserved(held: Mapping[str, int], plan: Plan, machine: Machine, dependencies: Dependencies, mode: str) -> dict[str, int]:
     """What PyTorch's allocator reserves by memory; nothing if what is allocated does not fit anyway, with which it cannot go on."""
-    return {} if excess_bytes(memory_needs(held, machine)) > 0 else reserved_bytes(plan, machine, dependencies)
+    return {} if excess_bytes(memory_needs(held, machine)) > 0 else reserved_bytes(plan, machine, dependencies, mode == GRAPH)
 
 
 def _forecast_segments(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Forecast:
@@ -240,7 +240,7 @@ def _forecast_segments(plan: Plan, machine: Machine, model: CostModel, mode: str
 def _with_kinds(timeline: Timeline, plan: Plan, machine: Machine) -> Timeline:
     """The timeline with its memory by kind, and the sizes of the devices' memories."""
     limits = {device: machine.memory(device).size_bytes for device in plan.devices}
-    return with_memory(timeline, plan, timeline.memory, limits, Scratch.of(plan, machine))
+    return with_memory(timeline, plan, timeline.memory, limits, Scratch.of(plan, machine, timeline.mode == GRAPH))
 
 
 def paired_interval(baseline: Forecast, other: Forecast) -> Interval:
@@ -382,7 +382,7 @@ def planned_memories(
         dependencies, multipliers = dependencies_of(plan, own), costs_of.pair_multipliers
         timeline, *_ = timed_simulation(plan, own, costs_of.resolve(plan), runs, dependencies, multipliers)
         held = bytes_by_memory(timeline.memory, own)
-        return memory_needs(held, own, _reserved(held, plan, own, dependencies))
+        return memory_needs(held, own, _reserved(held, plan, own, dependencies, runs))
 
     return in_few(predict)
 

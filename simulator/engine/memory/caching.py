@@ -7,10 +7,10 @@ again. A segment stays reserved, for its stream alone, until memory runs out: th
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from simulator.engine.memory.over_time import beside_bytes, owners, workspace_bytes
+from simulator.engine.memory.over_time import Scratch, beside_bytes, owners
 from simulator.engine.memory.release import releases
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies
@@ -98,11 +98,12 @@ class CachingAllocator:
         free.pop(next(place for place in range(at, len(free)) if free[place][2] is block))
 
 
-def reserved_bytes(plan: Plan, machine: Machine, dependencies: Dependencies) -> dict[str, int]:
+def reserved_bytes(plan: Plan, machine: Machine, dependencies: Dependencies, graph: bool = False) -> dict[str, int]:
     """By the name of each of the machine's memories that GPUs of the plan use, the most that PyTorch's allocator reserves in it.
 
     Tasks allocate as they are issued. Optimizer state is made by the first update. Storage is freed once the order of the streams allows it
     (`release.releases`). The allocator returns cached segments before it would exceed the memory's size less `beside_bytes`.
+    `graph`: as in `Scratch.of`.
     """
     gpus = [device for device in plan.devices if machine.device(device).kind == "gpu"]
     if not gpus:
@@ -110,7 +111,9 @@ def reserved_bytes(plan: Plan, machine: Machine, dependencies: Dependencies) -> 
     memories = {device: machine.memory_name(device) for device in gpus}
     sizes = {memory.name: memory.size_bytes for memory in machine.memories}
     allocators = {name: CachingAllocator(sizes[name] - beside_bytes(sizes[name])) for name in memories.values()}
-    _Steps(plan, dependencies, {device: allocators[name] for device, name in memories.items()}).run(workspace_bytes(plan, machine))
+    _Steps(plan, dependencies, {device: allocators[name] for device, name in memories.items()}).run(
+        Scratch.of(plan, machine, graph).kept_bytes
+    )
     return {name: allocator.highest_bytes for name, allocator in allocators.items()}
 
 
@@ -126,12 +129,12 @@ class _Steps:
         self._inputs = [name for name, kind in kinds.items() if kind == INPUT]
         self._states = {name for name in plan.carried if kinds[name] == OPTIMIZER_STATE}
 
-    def run(self, workspaces: dict[str, int]) -> None:
-        """All steps. `workspaces`: by device, bytes that are kept from the first step on."""
+    def run(self, kept_bytes: Mapping[str, int]) -> None:
+        """All steps. `kept_bytes`: by device, those that are kept from the first step on."""
         periods = self._dependencies.steady + _STEPS
         for name in sorted(self._plan.carried - self._states):
             self._allocate(name, -1, 0)
-        for device, size in workspaces.items():
+        for device, size in kept_bytes.items():
             if device in self._allocators:
                 self._allocators[device].allocate(size, (device, 0))
         last = -1

@@ -31,14 +31,16 @@ class Scratch(NamedTuple):
     task_bytes: Mapping[str, int] = MappingProxyType({})
 
     @classmethod
-    def of(cls, plan: Plan, machine: Machine) -> "Scratch":
+    def of(cls, plan: Plan, machine: Machine, graph: bool = False) -> "Scratch":
         """The workspaces of the plan's lanes, and on GPUs what its tasks make for themselves.
 
-        On a CPU, whose peaks executors read between tasks, only the workspaces count.
+        `graph`: the plan runs in CUDA graphs, which also hold the values that cross the border between two. On a CPU, whose peaks executors
+        read between tasks, only the workspaces count.
         """
         gpus = {device.name for device in machine.devices if device.kind == "gpu"}
         own = {task.name: sum(task.body.temporaries(task)) for task in plan.tasks if task.device in gpus}
-        return cls(workspace_bytes(plan, machine), {name: size for name, size in own.items() if size})
+        kept = Counter(workspace_bytes(plan, machine)) + Counter(border_bytes(plan) if graph else {})
+        return cls(dict(kept), {name: size for name, size in own.items() if size})
 
 
 NO_SCRATCH = Scratch()
@@ -51,6 +53,31 @@ def workspace_bytes(plan: Plan, machine: Machine) -> dict[str, int]:
     for device, _ in lanes:
         total[device] = total.get(device, 0) + machine.device(device).workspace_bytes
     return {device: size for device, size in total.items() if size}
+
+
+def across_border(plan: Plan) -> dict[int, list[str]]:
+    """By age, the values of an iteration that a CUDA graph reads which begins `age` periods after the iteration did.
+
+    A graph reads them from tensors of their own, to which the graph before has copied them at its end.
+    """
+    written = {operand.value: task.lag for task in plan.tasks for operand in task.writes}
+    storage_lag = {plan.storage_of(plan.values[name].operand()): at for name, at in written.items()}
+    crossing: dict[int, dict[str, None]] = {age: {} for age in range(1, plan.largest_lag + 1)}
+    for task in plan.tasks:
+        for operand in task.inputs:
+            for age in range(storage_lag.get(plan.storage_of(operand), 0) + 1, task.lag + 1):
+                crossing[age][operand.value] = None
+    return {age: list(names) for age, names in crossing.items()}
+
+
+def border_bytes(plan: Plan) -> dict[str, int]:
+    """By device, the bytes of the tensors from which CUDA graphs read what crosses their border."""
+    total: dict[str, int] = {}
+    for names in across_border(plan).values():
+        for name in {plan.values[name].storage for name in names} - plan.carried:
+            storage = plan.storages[name]
+            total[storage.device] = total.get(storage.device, 0) + storage.bytes
+    return total
 
 
 #: (time in s, bytes held from that time on) pairs in order of time.

@@ -27,6 +27,7 @@ from simulator.model.job import Job
 from simulator.plan.bodies.host import Host, Synchronize
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, Task
+from simulator.predict.forecast import forecast
 from tests.fake_gpu import FACTS, FakeGpu
 from tests.support import norm_models
 from tests.support.jobs import MLP, planned
@@ -313,6 +314,20 @@ def test_a_graph_holds_nothing_of_the_eager_steps_before_it_but_what_it_reads(ma
             plan = planned("turbodl", job, own, CostModel(own))
             (peaks[mode],) = CudaBackend(own, gpu, mode).peak_bytes(plan, job_tensors(job, job.build(), job.graph()), job.seed).values()
     assert peaks["graph"] == pytest.approx(peaks["eager"], rel=0.01)
+
+
+def test_a_graph_holds_a_copy_of_the_gradients_that_cross_its_border():
+    """Forward-fusion updates a step later: a graph reads the gradients of the step before it from tensors of their own."""
+    job, measured, predicted = Job("lenet5", 64), {}, {}
+    for mode in ("eager", "graph"):
+        with FakeGpu(facts=replace(FACTS, memory_bytes=1 << 30)) as gpu:
+            own = plain_machine(gpu)
+            plan = planned("forward-fusion", job, own, CostModel(own))
+            (measured[mode],) = CudaBackend(own, gpu, mode).peak_bytes(plan, job_tensors(job, job.build(), job.graph()), job.seed).values()
+            (predicted[mode],) = forecast(plan, own, CostModel(own), mode).peak_bytes.values()
+    gradients = sum(parameter.nbytes for parameter in job.build().module.parameters())
+    assert measured["graph"] - measured["eager"] == pytest.approx(gradients, rel=0.01)
+    assert predicted["graph"] - predicted["eager"] == pytest.approx(gradients, rel=0.01)
 
 
 def test_workspaces_that_a_graph_uses_are_not_freed(machine):
