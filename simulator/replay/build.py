@@ -226,9 +226,10 @@ class _Builder:
                 self.notes.append(
                     f"{prefix}work of one stream overlaps (branches of a CUDA graph): {branches} more lanes, numbered above it"
                 )
-            if order.paused:
-                total_s = sum(order.paused.values())
-                paused = f"{len(order.paused)} pauses of CUDA graphs have no recorded work, {units.duration(total_s)} in all"
+            pauses_s = [*order.paused.values(), *order.held.values()]
+            if pauses_s:
+                total_s = sum(pauses_s)
+                paused = f"{len(pauses_s)} pauses of CUDA graphs have no recorded work, {units.duration(total_s)} in all"
                 self.notes.append(f"{prefix}{paused}: they stay as they are, whatever the host does")
             if order.delayed:
                 total = sum(order.delayed.values())

@@ -4,9 +4,11 @@ Each moment of a device belongs to one part: a kernel runs; else a collective mo
 copy or memory set runs; else the device is idle. Idle time belongs to what the next work waited for last:
 
 - *data loader*: its launch, while the host waited for the next batch, or loaded it itself.
+- *allocation*: its launch, while the host took or returned memory of the device (`cudaMalloc`, `cudaFree`).
 - *host*: its launch. The host was busy with other Python and launches while the device ran dry.
 - *synchronization*: its launch as well, but the host had been blocked by the device until it ran dry: a synchronizing call or a blocking
-  copy. Nothing could be queued.
+  copy. Nothing could be queued. Without the call, the host would have come earlier by as long as it was blocked: this is what the call
+  costs, and the host's work after it is *host*.
 - *dependency*: work of another stream.
 - *other rank*: work of another device.
 - *between kernels*: the work before it in its stream. Every kernel has such a pause.
@@ -29,7 +31,7 @@ from simulator.replay.nodes import ARRIVAL, GAP, HOST, LOST_LAUNCH, rank_of
 from simulator.replay.replay import Replay, predecessors
 from traces.documents.replay_result import HostWait, Part, RankWait, StepPart
 from traces.documents.timeline import Span, Timeline, busy_seconds
-from traces.formats.recording import COLLECTIVE, KERNEL, is_loading
+from traces.formats.recording import COLLECTIVE, KERNEL, is_allocation, is_loading
 from traces.formats.synchronization import UNEXPLAINED_S
 
 
@@ -47,7 +49,7 @@ class StepDiagnosis:
 
 
 #: The parts in which a device waits for the host.
-HOST_PARTS = (Part.LOADER, Part.HOST, Part.SYNCHRONIZATION)
+HOST_PARTS = (Part.LOADER, Part.ALLOCATION, Part.HOST, Part.SYNCHRONIZATION)
 
 
 #: A part of the step below this share is not the verdict.
@@ -106,9 +108,9 @@ def diagnose_steps(replay: Replay, timeline: Timeline) -> tuple[StepDiagnosis, .
             if idle.part in HOST_PARTS:
                 for label, seconds in causes.host_time(idle.name, start_s, end_s).items():
                     waits[number][label] += seconds
-                    if is_loading(label):
-                        totals[number][idle.part] -= seconds
-                        totals[number][Part.LOADER] += seconds
+                    own_part = Part.LOADER if is_loading(label) else Part.ALLOCATION if is_allocation(label) else idle.part
+                    totals[number][idle.part] -= seconds
+                    totals[number][own_part] += seconds
     steps = zip(totals, waits, ranks, pairwise(borders), strict=True)
     count = max(1, len(devices))
     return tuple(
@@ -170,9 +172,21 @@ class _Causes:
         self._tasks: Mapping[str, Task] = {task.name: task for task in tasks}
         self._times = times_of(timeline)
         self._waited_for = predecessors(tasks, {task: end_s for task, (_, end_s) in self._times.items()})
+        self._before_in_thread = self._host_before(tasks)
         self._gaps = {device.name: device.task_overhead_s for device in replay.machine.devices}
         self._arrival_of = arrivals(replay.plan)
         self._all_arrived = self._last_arrivals(device_part(replay.plan, timeline))
+
+    def _host_before(self, tasks: Sequence[Task]) -> dict[str, str]:
+        """Return by task of a host thread the one before it."""
+        last: dict[tuple[str, int], str] = {}
+        before = {}
+        for task in tasks:
+            if task.device == HOST and task.name in self._times:
+                if task.lane in last:
+                    before[task.name] = last[task.lane]
+                last[task.lane] = task.name
+        return before
 
     def _last_arrivals(self, devices: Timeline) -> dict[str, tuple[float, int | None]]:
         """Return by joined collective when the last rank arrived, and which one that was."""
@@ -220,11 +234,13 @@ class _Causes:
         if name is None:
             yield _Idle(Part.UNEXPLAINED, idle_s, span.start_s)
             return
-        cause = self._cause(span, name, idle_s)
+        cause, blocked_s = self._cause(span, name, idle_s)
         ready_s = min(max(self._times[name][1], idle_s), span.start_s)
         if span.start_s - max(self._times[name][1], idle_s) <= UNEXPLAINED_S + self._gaps[span.device]:
             ready_s = span.start_s
-        yield _Idle(cause, idle_s, ready_s, name)
+        blocked_until_s = min(idle_s + blocked_s, ready_s)
+        yield _Idle(cause, idle_s, blocked_until_s, name)
+        yield _Idle(Part.HOST, blocked_until_s, ready_s, name)
         yield _Idle(Part.UNEXPLAINED, ready_s, span.start_s)
 
     def host_time(self, name: str | None, start_s: float, end_s: float) -> Mapping[str, float]:
@@ -237,25 +253,29 @@ class _Causes:
             name = self._waited_for.get(name)
         return seconds
 
-    def _cause(self, span: Span, name: str, idle_s: float) -> Part:
-        """Return why `span` started no earlier, if `name` was the last that it waited for and the device was idle from `idle_s` on."""
-        before = self._tasks[name]
+    def _cause(self, span: Span, name: str, idle_s: float) -> tuple[Part, float]:
+        """Return why `span` started no earlier, if `name` was the last that it waited for and the device was idle from `idle_s` on.
+
+        Also returns for how long at most that is the reason: for a synchronization, how long it held its thread.
+        """
+        before, always = self._tasks[name], float("inf")
         if before.device != HOST:
             if before.device != span.device or ARRIVAL in name:
-                return Part.OTHER_RANK
-            return Part.BETWEEN_KERNELS if f"stream {before.stream}" == span.lane else Part.DEPENDENCY
+                return Part.OTHER_RANK, always
+            return Part.BETWEEN_KERNELS if f"stream {before.stream}" == span.lane else Part.DEPENDENCY, always
         if self._times[name][1] <= idle_s:
-            return Part.BETWEEN_KERNELS
+            return Part.BETWEEN_KERNELS, always
         while True:
             if LOST_LAUNCH in name:
-                return Part.UNEXPLAINED
+                return Part.UNEXPLAINED, always
             earlier = self._waited_for.get(name)
             if earlier is None:
-                return Part.HOST
+                return Part.HOST, always
             if self._tasks[earlier].device != HOST:
-                return Part.SYNCHRONIZATION
+                called_s = self._times[self._before_in_thread[name]][1] if name in self._before_in_thread else 0.0
+                return Part.SYNCHRONIZATION, self._times[name][1] - called_s
             if self._times[earlier][1] <= idle_s:
-                return Part.HOST
+                return Part.HOST, always
             name = earlier
 
 

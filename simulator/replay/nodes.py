@@ -233,6 +233,7 @@ def add_threads(
             if call.start_s > cursor[thread]:
                 for until_s, op in recording.operators.stretches(thread, cursor[thread], call.start_s):
                     emit(thread, GAP, until_s - cursor[thread], until_s, step, op)
+            label = GRAPH_PAUSE if number in order.held else call.name
             awaited = order.call_after.get(number)
             own = awaited is not None and any(works[index].call == number for index in awaited)
             end_s = max(call.end_s, cursor[thread])
@@ -244,11 +245,11 @@ def add_threads(
                 end_s = max(end_s, ready_s[number])  # it waits for room in the queue, then launches
             if awaited:
                 ready = max(works[index].end_s for index in awaited) + order.launch_gap_s
-                node = emit(thread, call.name, end_s - max(cursor[thread], ready), end_s, step)
+                node = emit(thread, label, end_s - max(cursor[thread], ready), end_s, step)
                 result.waiting.append((node, awaited))
                 result.launch_of_call.setdefault(number, node)
             elif number not in ready_s:
-                emit(thread, call.name, end_s - cursor[thread], end_s, step)
+                emit(thread, label, end_s - cursor[thread], end_s, step)
         states[number] = _ThreadState(last[thread], cursor[thread])
     for node, awaited_call, start_s in handed:
         state = states[awaited_call]

@@ -79,6 +79,7 @@ class Part(StrEnum):
     OTHER_RANK = "other rank"
     COPIES = "copies"
     LOADER = "data loader"
+    ALLOCATION = "allocation"
     HOST = "host"
     SYNCHRONIZATION = "synchronization"
     DEPENDENCY = "dependency"

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from traces.errors import UnusableFileError
 from traces.formats.recording import (
     COLLECTIVE,
+    GRAPH_LAUNCH,
     KERNEL,
     MOST_OPERATORS,
     Annotation,
@@ -21,6 +22,7 @@ from traces.formats.recording import (
     Recording,
     Sync,
     Work,
+    is_allocation,
     is_communication,
     operator_tree,
 )
@@ -117,6 +119,10 @@ class Collected:
         origin = min([self.works[0].start_ns, *(call.start_ns for call in self.calls[:1])])
         call_of = _join(self.works, self.calls, notes)
         launching = set(call_of)
+        graphs = [index for index, raw in enumerate(self.calls) if GRAPH_LAUNCH in raw.name]
+        empty = sum(index not in launching for index in graphs)
+        if empty:
+            notes.append(f"no work is recorded for {empty} of {len(graphs)} graph launches: what the GPU does after them is not known")
         kinds = [call_kind(raw.name, index in launching) for index, raw in enumerate(self.calls)]
         new_index = {old: new for new, old in enumerate(index for index, kind in enumerate(kinds) if kind is not None)}
         threads: dict[tuple[int | str, int | str], int] = {}
@@ -170,10 +176,11 @@ def category_of(kernel: str) -> str:
 
 
 def call_kind(name: str, has_work: bool) -> CallKind | None:
-    """The meaning of a call; None if it neither launches nor orders recorded work."""
-    if has_work:
+    """The meaning of a call; None if it neither launches nor orders work, nor allocates."""
+    if has_work or GRAPH_LAUNCH in name:
         return CallKind.LAUNCH
-    return _KINDS.get(plain_call(_PREFIX.sub("", name[:_LONGEST_CALL])))
+    other = CallKind.ALLOCATION if is_allocation(name) else None
+    return _KINDS.get(plain_call(_PREFIX.sub("", name[:_LONGEST_CALL])), other)
 
 
 def _lost(calls: list[RawCall], launching: set[int]) -> list[int]:

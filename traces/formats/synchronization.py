@@ -9,8 +9,9 @@ unless the recorded times rule it out because the waiting side continued before 
 - Work that starts later than its launch, its stream and its known waits explain waits for the work of another stream that was the last to
   end before it started. Without such work, it waits for work that ran all the time and was about to end, which held all SMs until its last
   wave.
-- Profilers leave out parts of CUDA graphs. A pause between works of one graph, or beside a graph, that nothing else explains is therefore
-  part of the graph: it follows the work before it and lasts as long as recorded.
+- Profilers leave out parts of CUDA graphs, and whole graphs. A pause between works of one graph, or beside a graph, that nothing else
+  explains is therefore part of the graph: it follows the work before it and lasts as long as recorded. So does the time that a
+  synchronizing call waits after a graph without recorded work.
 - Work whose launch was not recorded waits for the last work of every other stream that ended before it started.
 - A stream sync waits for the stream that its thread used last, an event sync for the latest work that ended before the call returned, a
   device sync (and cudaFree) for all streams. Copies from or to pageable memory, and calls without Async, wait for their own copy.
@@ -25,7 +26,7 @@ from itertools import pairwise
 from statistics import median
 
 from traces.errors import UnusableFileError
-from traces.formats.recording import KERNEL, MEMCPY, MEMSET, Call, CallKind, Recording, Work
+from traces.formats.recording import GRAPH_LAUNCH, KERNEL, MEMCPY, MEMSET, Call, CallKind, Recording, Work
 from traces.formats.streams import DEVICE_CLOCK_S, Ends, Lane, Recent, Streams, lanes_of
 
 #: The clocks of host and device may disagree by this much.
@@ -47,7 +48,8 @@ class Order:
     with numbers above those of all streams. `released_s`: for each work, when its launch arrived at the device. `work_after`: for a work,
     the works of other lanes that it waits for. `call_after`: for a call, the works that it waits for. `delayed`: works with an unexplained
     delay, in seconds. `paused`: works before which a CUDA graph paused, in seconds: it ran work that was not recorded, or waited for the
-    device itself. `launch_gap_s`: the usual time between two works of one stream if the second was launched in time.
+    device itself. `held`: likewise the calls that waited for a CUDA graph without recorded work. `launch_gap_s`: the usual time between two
+    works of one stream if the second was launched in time.
     """
 
     lanes: dict[Lane, list[int]]
@@ -56,6 +58,7 @@ class Order:
     call_after: dict[int, list[int]] = field(default_factory=dict)
     delayed: dict[int, float] = field(default_factory=dict)
     paused: dict[int, float] = field(default_factory=dict)
+    held: dict[int, float] = field(default_factory=dict)
     launch_gap_s: float = 0.0
 
 
@@ -213,6 +216,8 @@ def _host_waits(recording: Recording, order: Order, streams: Streams) -> None:
     for index, work in enumerate(works):
         if work.call >= 0:
             of_call.setdefault(work.call, []).append(index)
+    unrecorded = set(_launches_without_work(recording))
+    pending = False  # whether such a launch may not have ended
     last_lane: dict[int, Lane] = {}
     recent, unsynchronized = Recent(streams), Recent(streams)
     early = [lane for lane, members in streams.lanes.items() if works[members[0]].call < 0]  # launched before the recording
@@ -240,11 +245,23 @@ def _host_waits(recording: Recording, order: Order, streams: Streams) -> None:
         works_after = [index for index in dict.fromkeys(waited_for) if index >= 0]
         if works_after:
             order.call_after[number] = works_after
+        pending = pending or number in unrecorded
+        if pending and call.kind in (CallKind.DEVICE_SYNC, CallKind.STREAM_SYNC, CallKind.EVENT_SYNC):
+            held_s = call.end_s - max([call.start_s, *(works[index].end_s for index in works_after)])
+            if held_s > UNEXPLAINED_S:
+                order.held[number] = held_s
+                pending = False
+
+
+def _launches_without_work(recording: Recording) -> list[int]:
+    """The calls that launch a CUDA graph of which no work is recorded."""
+    with_work = {work.call for work in recording.works}
+    return [number for number, call in enumerate(recording.calls) if launches_graph(call) and number not in with_work]
 
 
 def launches_graph(call: Call) -> bool:
     """Whether the call launches a CUDA graph, all of whose works name it as their launch."""
-    return "GraphLaunch" in call.name
+    return GRAPH_LAUNCH in call.name
 
 
 def _blocks(call: Call, work: Work) -> bool:
@@ -283,18 +300,23 @@ def _latest(works: Sequence[Work], streams: Streams, recent: Recent, before_s: f
 def _explain(recording: Recording, order: Order, streams: Streams) -> None:
     """Add a wait to work that starts late without a known reason, or without a launch, and note the delays that stay unexplained."""
     works = recording.works
+    unrecorded = _launches_without_work(recording)
     device_ends = {device: Ends(works, device) for device in {work.device for work in works}}
     for lane, members in order.lanes.items():
-        before, call_before = float("-inf"), None
+        before, call_before, number_before = float("-inf"), None, -1
         for index in members:
             work = works[index]
             call = recording.calls[work.call] if work.call >= 0 else None
+            after_unrecorded = bisect_right(unrecorded, number_before) < bisect_right(unrecorded, work.call)
+            blocks = call is not None and _blocks(call, work)
+            if blocks and after_unrecorded:
+                order.released_s[index] = call.start_s  # the call takes so long because the graph does
             ready_s = max([before, order.released_s[index], *(works[other].end_s for other in order.work_after.get(index, ()))])
-            if call is not None and _blocks(call, work):
+            if blocks and not after_unrecorded:
                 ready_s = max(ready_s, min(call.end_s, work.start_s))  # the host may stage it first
             in_graph = call is not None and call is call_before
-            after_graph = any(each is not None and launches_graph(each) for each in (call, call_before))
-            before, call_before = work.end_s, call
+            after_graph = after_unrecorded or any(each is not None and launches_graph(each) for each in (call, call_before))
+            before, call_before, number_before = work.end_s, call, max(number_before, work.call)
             if work.start_s - ready_s <= UNEXPLAINED_S:
                 continue
             if in_graph:

@@ -93,6 +93,10 @@ _PARTS = MappingProxyType({
     Part.OTHER_RANK: ("idle, waits for another rank", "The GPU waits for other ranks {share} of {step}."),
     Part.COPIES: ("copies not hidden", "Copies that no kernel hides take {share} of {step}."),
     Part.LOADER: ("idle, waits for the data loader", "The GPU waits for the data loader {share} of {step}, {ms} of {of} ms."),
+    Part.ALLOCATION: (
+        "idle, waits for memory to be allocated or freed",
+        "The GPU waits for memory to be allocated or freed (cudaMalloc, cudaFree) {share} of {step}.",
+    ),
     Part.HOST: ("idle, waits for the host (Python, launches)", "The GPU waits for Python {share} of {step}."),
     Part.SYNCHRONIZATION: (
         "idle after a synchronization or blocking copy",
@@ -100,7 +104,10 @@ _PARTS = MappingProxyType({
     ),
     Part.DEPENDENCY: ("idle, waits for another stream", "The GPU stands idle {share} of {step} between work of different streams."),
     Part.BETWEEN_KERNELS: ("idle between kernels", "Pauses between kernels take {share} of {step}."),
-    Part.UNEXPLAINED: ("idle, not explained", "The GPU stands idle {share} of {step} for no recorded reason."),
+    Part.UNEXPLAINED: (
+        "not explained: idle, or work that was not recorded",
+        "What the GPU does {share} of {step} is not known: neither work nor a reason to wait is recorded.",
+    ),
 })  # fmt: skip
 
 

@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
+from statistics import median
 
 from simulator.plan.bodies.host import Host, Recorded
 from simulator.plan.task import Task
-from simulator.replay.nodes import ARRIVAL, is_host
+from simulator.replay.nodes import ARRIVAL, GAP, is_host
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import (
     backward_names,
@@ -59,6 +60,7 @@ def apply(replay: Replay, request: int) -> tuple[Replay, list[str]]:
     inserted: dict[str, list[Task]] = {}  # by task, the tasks to insert after it
     instead: dict[str, list[str]] = {}
     own_hosts: set[str] = set()  # the host tasks that move with the updates
+    launch_s = median(tasks[position[name]].body.duration_s for name in launch_of.values()) if launch_of else 0.0
     pieces_made, moved, reduced = 0, 0, False
     begin: dict[str, int] = {}  # by device, the position at which its last update ended
     for run in runs:
@@ -70,7 +72,7 @@ def apply(replay: Replay, request: int) -> tuple[Replay, list[str]]:
         reduced = reduced or bool(reductions)
         hosts_of = _launch_times(run, tasks, launch_of)
         own_hosts |= {host.name for hosts in hosts_of.values() for host in hosts}
-        pieces = _pieces(run, hosts_of, request)
+        pieces = _pieces(run, hosts_of, request, launch_s)
         last: dict[tuple[str, int], str] = {}
         for number in reversed(range(len(pieces))):  # the last parameters have their gradients first
             gradient = backward[ceil(len(backward) * (len(pieces) - number) / len(pieces)) - 1]
@@ -94,9 +96,10 @@ def apply(replay: Replay, request: int) -> tuple[Replay, list[str]]:
         "updates keep their recorded durations, although gradients and weights may still be in the L2 cache",
     ]
     if form != "for":
-        assumptions.append(
-            f"the recorded {form} form updates all parameters at once; it is cut into {request} pieces (backward-fusion=LAYERS)"
-        )
+        assumptions += [
+            f"the recorded {form} form updates all parameters at once; it is cut into {request} pieces (backward-fusion=LAYERS)",
+            f"the pieces share the recorded Python time of the update; each of their launches takes {launch_s * 1e6:.3g} us, as usual here",
+        ]
     return without(with_tasks(replay, reordered), dropped, instead), assumptions
 
 
@@ -112,7 +115,8 @@ def _reduces(task: Task) -> bool:
     return task.body.category == "collective" and ARRIVAL not in task.name and bool(_REDUCES_GRADIENTS.search(task.body.name))
 
 
-def _pieces(run: Sequence[Task], hosts: dict[str, list[Task]], layers: int) -> list[_Piece]:
+def _pieces(run: Sequence[Task], hosts: dict[str, list[Task]], layers: int, launch_s: float) -> list[_Piece]:
+    """Return the pieces of an update. `launch_s`: what a launch takes that was not recorded."""
     if recorded_form(run) == "for":
         size = _repeats(run)
 
@@ -122,8 +126,7 @@ def _pieces(run: Sequence[Task], hosts: dict[str, list[Task]], layers: int) -> l
         renamed = [(moved(task), [moved(host) for host in hosts[task.name]]) for task in run]
         return [renamed[start : start + size] for start in range(0, len(run), size)]
     least_s = least_kernel_s(run)
-    launches_s = [sum(task.body.duration_s for task in each) for each in hosts.values() if each]
-    launch_s = sum(launches_s) / len(launches_s) if launches_s else 0.0
+    python_s = sum(task.body.duration_s for each in hosts.values() for task in each[:-1])
     like = next((each[-1] for each in hosts.values() if each), None)
     moving_s: dict[str, float] = {}
     for task in run:
@@ -135,6 +138,8 @@ def _pieces(run: Sequence[Task], hosts: dict[str, list[Task]], layers: int) -> l
             label = f"{run[0].name} fused {layer}.{number}"
             body = Recorded(name, "kernel", least_s + seconds / layers)
             launch = [replace(like, name=f"launch of {label}", body=Host(launch_s, like.body.label), after=())] if like else []
+            if launch and python_s and not kernels:
+                launch.insert(0, replace(launch[0], name=f"Python of {label}", body=Host(python_s / layers, GAP)))
             kernels.append((replace(run[0], name=label, body=body, after=()), launch))
         pieces.append(kernels)
     return pieces

@@ -1,4 +1,6 @@
-"""The rule cuda-graph: replace the launches of each step by one.
+"""The rule cuda-graph: replace the launches of each step by one, or by one for each stretch between synchronizations.
+
+No capture allows a synchronization.
 
 It refuses a job that launches CUDA graphs already: what such a job launches outside of them is what it could not capture, or chose not to,
 so that one graph of the whole step would promise too much.
@@ -16,15 +18,14 @@ from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import launches, waits_for_device, with_tasks, without
 from simulator.replay.whatif.matching import nothing
 from traces.errors import SchedcastError
+from traces.formats.recording import GRAPH_LAUNCH, KERNEL
 
 NAME = "cuda-graph"
 FORM = "cuda-graph"
-ABOUT = "each step is one CUDA graph: one launch, and no Python between its kernels"
+ABOUT = "each step, or what lies between its synchronizations, is one CUDA graph: one launch, and no Python between its kernels"
 BUILT = {"cuda-graph": "each step is one CUDA graph"}
 TRIED = {"cuda-graph": "each step launched as one CUDA graph"}
 
-#: What the names of calls that launch a graph contain, of CUDA and of HIP.
-GRAPH_LAUNCH = "GraphLaunch"
 #: Host time of launching a graph.
 LAUNCH_S = HostLane.graph_launch_s
 
@@ -35,11 +36,12 @@ def parse(rest: str) -> None:
 
 
 def apply(replay: Replay, request: None) -> tuple[Replay, list[str]]:
-    """Replace the launches of each step, and the host time between them, by one launch."""
+    """Replace the launches of each step, and the host time between them, by one launch for each stretch between synchronizations."""
     tasks = replay.plan.tasks
     launch_of = launches(tasks)
     _refuse_graphs(tasks, launch_of)
-    groups = _groups(replay, launch_of)
+    borders = _synchronizations(tasks, launch_of)
+    groups = _groups(replay, launch_of, borders)
     position = {task.name: index for index, task in enumerate(tasks)}
     waiting = waits_for_device(tasks)
     graph_launches: dict[str, Task] = {}  # by the first launch of a step, the graph launch to insert before it
@@ -60,15 +62,15 @@ def apply(replay: Replay, request: None) -> tuple[Replay, list[str]]:
                 if is_host(task) and task.lane == lane and (task.name in group or task.name not in waiting):
                     instead[task.name] = [graph.name]
     if not collapsed:
-        raise SchedcastError("cuda-graph changes nothing: no step of the recording has two launches")
+        between = " without a synchronization between them, which no capture allows" if borders else ""
+        raise SchedcastError(f"cuda-graph changes nothing: no step of the recording has two launches{between}")
     kept = sum(name in waiting and name not in instead for name in waiting)
     reordered = [each for task in tasks for each in ((graph_launches[task.name], task) if task.name in graph_launches else (task,))]
     changed = without(with_tasks(replay, reordered), instead.keys(), instead)
     return changed, [
-        f"{collapsed} launches become {len(graph_launches)} of {LAUNCH_S * 1e6:g} us each, one per step and device; host time from the"
-        " first to the last launch of a step is removed on every thread, host time between steps stays",
-        f"{kept} synchronizations stay, after the launch of their step; a real capture refuses them inside the graph, and needs static"
-        " shapes and addresses",
+        f"{collapsed} launches become {len(graph_launches)} of {LAUNCH_S * 1e6:g} us each, one per step and device, and per stretch between"
+        " synchronizations; host time from the first to the last launch of each is removed on every thread, host time between them stays",
+        f"{kept} synchronizations stay, outside of the graphs, since a capture refuses them; it needs static shapes and addresses",
         "kernels keep their durations, the order of their streams and the usual recorded gap to the next kernel",
     ]
 
@@ -76,22 +78,39 @@ def apply(replay: Replay, request: None) -> tuple[Replay, list[str]]:
 def _refuse_graphs(tasks: Sequence[Task], launch_of: Mapping[str, str]) -> None:
     graphs = {task.name for task in tasks if is_host(task) and GRAPH_LAUNCH in task.body.label}
     if graphs:
-        launched = sum(launch in graphs for launch in launch_of.values())
-        raise SchedcastError(
-            f"cuda-graph changes nothing: {launched:,} of the {len(tasks) - sum(map(is_host, tasks)):,} kernels are launched by"
-            f" {len(graphs):,} CUDA graph{'' if len(graphs) == 1 else 's'} already"
-        )
+        launched, works = sum(launch in graphs for launch in launch_of.values()), len(tasks) - sum(map(is_host, tasks))
+        of = f"{launched:,} of the {works:,} kernels are launched by {len(graphs):,} CUDA graph{'' if len(graphs) == 1 else 's'} already"
+        raise SchedcastError(f"cuda-graph changes nothing: {of if launched else 'the job launches CUDA graphs, without recorded work'}")
 
 
-def _groups(replay: Replay, launch_of: dict[str, str]) -> list[set[str]]:
-    """Return the launches of each step on each device. Without steps, all launches of a device are one group."""
-    position = {task.name: index for index, task in enumerate(replay.plan.tasks)}
+def _synchronizations(tasks: Sequence[Task], launch_of: Mapping[str, str]) -> list[int]:
+    """Return the positions of the host's tasks that wait for a device, but for launches that only wait for room in the queue."""
+    waiting = waits_for_device(tasks) - set(launch_of.values())
+    return [index for index, task in enumerate(tasks) if task.name in waiting]
+
+
+def _groups(replay: Replay, launch_of: Mapping[str, str], synchronizations: Sequence[int]) -> list[set[str]]:
+    """Return the launches of each step on each device, apart where a synchronization lies between launches of kernels.
+
+    Without steps, all launches of a device are of one step. Copies to the device before the kernels may block: they stay in the group.
+    """
+    tasks = replay.plan.tasks
+    position = {task.name: index for index, task in enumerate(tasks)}
     borders = sorted(position[launch_of.get(step.first_task, step.first_task)] for step in replay.steps)
-    groups: dict[tuple[int, str], set[str]] = {}
+    of_step: dict[tuple[int, str], dict[str, bool]] = {}  # by launch, whether it launches kernels
     seen: set[str] = set()
-    for kernel, launch in launch_of.items():
+    for work, launch in launch_of.items():
+        task = tasks[position[work]]
         if launch not in seen:
             seen.add(launch)
-            step = bisect_right(borders, position[launch])
-            groups.setdefault((step, replay.plan.tasks[position[kernel]].device), set()).add(launch)
-    return list(groups.values())
+            own = of_step.setdefault((bisect_right(borders, position[launch]), task.device), {})
+            own[launch] = task.body.category == KERNEL
+    groups = []
+    for own in of_step.values():
+        at = [position[launch] for launch, is_kernel in own.items() if is_kernel] or [0]
+        cuts = synchronizations[bisect_right(synchronizations, min(at)) : bisect_right(synchronizations, max(at))]
+        apart: dict[int, set[str]] = {}
+        for launch in own:
+            apart.setdefault(bisect_right(cuts, position[launch]), set()).add(launch)
+        groups += apart.values()
+    return groups

@@ -101,11 +101,12 @@ def parse(rest: str) -> Request:
 def apply(replay: Replay, request: Request) -> tuple[Replay, list[str]]:
     """Scale the time of loading, or let workers load. Raises SchedcastError if the recording names no data loader."""
     loading = _loading(replay)
-    seconds = fmean(task.body.duration_s for task in loading)
+    seconds = fmean(_recorded_s(replay, loading))
     if request.workers:
         return _apply_workers(replay, request.workers, loading, seconds)
     if not _with_workers(loading) or not request.scale:
-        changed = with_durations(replay, {task.name: request.scale * task.body.duration_s for task in loading})
+        scaled = [*loading, *filter(is_made, replay.plan.tasks)]
+        changed = with_durations(replay, {task.name: request.scale * task.body.duration_s for task in scaled})
         return changed, [f"{_batches(loading)}, each {units.duration(seconds)} on the host in the mean: {speed_words(request.scale)}"]
     return _apply_to_queue(replay, request.scale, loading, seconds)
 
@@ -136,7 +137,8 @@ def with_workers(replay: Replay, workers: int, costs: WorkerCosts = COSTS) -> Re
 
 def _apply_workers(replay: Replay, workers: int, loading: Sequence[Task], seconds: float) -> tuple[Replay, list[str]]:
     if _with_workers(loading):
-        _apart_s(replay, loading, f"loader workers={workers}")
+        if not any(map(is_made, paced_by_workers(replay).plan.tasks)):
+            raise SchedcastError(f"loader workers={workers} changes nothing: {_ready(replay, loading)}")
         raise SchedcastError(
             f"loader workers={workers} changes nothing: the job already has workers, whose number is not recorded, and waits"
             f" {units.duration(seconds)} for a batch; 'loader 2x faster' says what twice as many give"
@@ -157,25 +159,64 @@ def _apply_workers(replay: Replay, workers: int, loading: Sequence[Task], second
 
 def _apply_to_queue(replay: Replay, scale: float, loading: Sequence[Task], seconds: float) -> tuple[Replay, list[str]]:
     """Let workers that the job waits for deliver in `scale` times the time."""
-    apart_s = _apart_s(replay, loading, f"loader {speed_words(scale)}")
-    ready_s = dict(zip((task.name for task in loading), (scale * each for each in (median(apart_s), *apart_s)), strict=True))
-    own_s = dict.fromkeys(ready_s, min(min(task.body.duration_s for task in loading), HAND_OVER_S))
-    return _with_queue(replay, replay.plan.tasks, ready_s, own_s, len(loading)), [
+    paced = paced_by_workers(replay)
+    made = [task for task in paced.plan.tasks if is_made(task)]
+    if not made:
+        raise SchedcastError(f"loader {speed_words(scale)} changes nothing: {_ready(replay, loading)}")
+    every_s = fmean(task.body.duration_s for task in made[1:])
+    return with_durations(paced, {task.name: scale * task.body.duration_s for task in made}), [
         f"the job waits {units.duration(seconds)} in the mean for a batch from its workers, so that they set the pace: a batch every"
-        f" {units.duration(fmean(apart_s))}, with the change every {units.duration(scale * fmean(apart_s))}; the number of workers is not"
-        " recorded"
+        f" {units.duration(every_s)}, with the change every {units.duration(scale * every_s)}; the number of workers is not recorded"
     ]
 
 
-def _apart_s(replay: Replay, loading: Sequence[Task], rule: str) -> list[float]:
-    """Return the times from one batch to the next. Raises SchedcastError if the job does not wait for its workers."""
+def is_made(task: Task) -> bool:
+    """Whether the task is time in which a worker process makes a batch."""
+    return is_host(task) and task.body.label == MADE
+
+
+def paced_by_workers(replay: Replay) -> Replay:
+    """Return the replay with a queue of batches at their recorded pace, for each thread that always waits for its worker processes.
+
+    Such a thread gets no batch earlier if it asks for it earlier, whatever else becomes faster.
+    """
+    threads: dict[tuple[str, int], list[Task]] = {}
+    for task in _getters(replay.plan.tasks):
+        threads.setdefault(task.lane, []).append(task)
+    if any(map(is_made, replay.plan.tasks)):
+        return replay
+    for loading in threads.values():
+        ends_s = _ends_s(replay, loading)
+        if _with_workers(loading) and _waits(replay, loading):
+            own_s = min(min(_recorded_s(replay, loading)), HAND_OVER_S)
+            apart_s = [ends_s[0] - own_s, *(later - earlier for earlier, later in pairwise(ends_s))]
+            ready_s = dict(zip((task.name for task in loading), apart_s, strict=True))
+            replay = _with_queue(replay, replay.plan.tasks, ready_s, dict.fromkeys(ready_s, own_s), len(loading))
+    return replay
+
+
+def _ends_s(replay: Replay, loading: Sequence[Task]) -> list[float]:
+    """Return when each batch was there in the recording; of a replay without one, nothing."""
     ends_s = {span.task: span.end_s for span in replay.recorded.spans} if replay.recorded else {}
-    ends = [ends_s[task.name] for task in loading if task.name in ends_s]
-    waits_s = [task.body.duration_s for task in loading]
-    if len(ends) < 2 or median(waits_s) < READY_SHARE * (ends[-1] - ends[0]) / (len(ends) - 1):
-        least = units.duration(median(waits_s))
-        raise SchedcastError(f"{rule} changes nothing: the job already has workers, and gets a batch in {least}, as if it was ready")
-    return [later - earlier for earlier, later in pairwise(ends)]
+    return [ends_s[task.name] for task in loading if task.name in ends_s]
+
+
+def _recorded_s(replay: Replay, loading: Sequence[Task]) -> list[float]:
+    """Return how long the recorded job waited for each batch."""
+    lengths_s = {span.task: round(span.end_s - span.start_s, 12) for span in replay.recorded.spans} if replay.recorded else {}
+    return [lengths_s.get(task.name, task.body.duration_s) for task in loading]
+
+
+def _waits(replay: Replay, loading: Sequence[Task]) -> bool:
+    """Whether a thread usually waits for its batch, rather than finding it ready."""
+    ends_s = _ends_s(replay, loading)
+    if len(ends_s) < max(2, len(loading)):
+        return False
+    return median(_recorded_s(replay, loading)) >= READY_SHARE * (ends_s[-1] - ends_s[0]) / (len(ends_s) - 1)
+
+
+def _ready(replay: Replay, loading: Sequence[Task]) -> str:
+    return f"the job already has workers, and gets a batch in {units.duration(median(_recorded_s(replay, loading)))}, as if it was ready"
 
 
 def _with_queue(replay: Replay, tasks: Sequence[Task], ready_s: Mapping[str, float], own_s: Mapping[str, float], ahead: int) -> Replay:
@@ -186,12 +227,14 @@ def _with_queue(replay: Replay, tasks: Sequence[Task], ready_s: Mapping[str, flo
     devices = {device.name: device for device in replay.machine.devices}
     host = devices[HOST]
     getters = [task.name for task in tasks if task.name in ready_s]
+    before = sum(map(is_made, tasks))
     changed = []
     for task in tasks:
         if task.name in ready_s:
             number = getters.index(task.name)
             taken = (getters[number - ahead],) if number >= ahead else ()
-            batch = Task(f"load batch {number + 1}", Host(ready_s[task.name], MADE), HOST, host.sms, after=taken)
+            body = Host(ready_s[task.name], MADE, task.body.op)
+            batch = Task(f"load batch {before + number + 1}", body, HOST, host.sms, after=taken)
             task = replace(with_duration(task, own_s[task.name]), after=(*task.after, batch.name))
             changed.append(batch)
         changed.append(task)
@@ -201,12 +244,16 @@ def _with_queue(replay: Replay, tasks: Sequence[Task], ready_s: Mapping[str, flo
 
 def _loading(replay: Replay) -> list[Task]:
     """Return the host's tasks that load or get a batch."""
-    tasks = [task for task in replay.plan.tasks if is_host(task) and task.body.label == GAP and is_loading(task.body.op)]
-    if any(is_host(task) and task.body.label == MADE for task in replay.plan.tasks):
+    tasks = _getters(replay.plan.tasks)
+    if any(map(is_made, replay.plan.tasks)) and not _with_workers(tasks):
         raise SchedcastError("loader changes nothing more: a rule before it has changed what the job waits for")
     if not tasks:
         raise SchedcastError("loader changes nothing: the recording names no data loader, as torch.utils.data.DataLoader does by itself")
     return tasks
+
+
+def _getters(tasks: Sequence[Task]) -> list[Task]:
+    return [task for task in tasks if is_host(task) and task.body.label == GAP and is_loading(task.body.op)]
 
 
 def _with_workers(loading: Sequence[Task]) -> bool:

@@ -56,7 +56,7 @@ NAMES = frozenset((LAYOUT, *(name for name, *_ in _CLASSES)))
 
 
 class KernelClass(NamedTuple):
-    """Kernels of one kind: what they compute, what a rule calls them (a name of `NAMES`, or a regular expression), and their seconds."""
+    """Kernels of one kind: what they compute, what a rule calls them (a name of `NAMES`, or `^NAME$`), and their seconds."""
 
     name: str
     pattern: str
@@ -64,14 +64,37 @@ class KernelClass(NamedTuple):
 
 
 def kernel_classes(work: Iterable[Task]) -> list[KernelClass]:
-    """Return the classes of the kernels in `work`, the largest first. A kernel of no known class is a class of its own short name."""
-    seconds: dict[str, float] = {}
-    for task in work:
-        if task.body.category == "kernel":
-            name = class_of(task.body)
-            seconds[name] = seconds.get(name, 0.0) + task.body.duration_s
-    classes = [KernelClass(name, name if name in NAMES else re.escape(name), total) for name, total in seconds.items()]
+    """Return the classes of the kernels in `work`, the largest first. A kernel of no known class is a class of its own short name.
+
+    A class of a short name has all kernels of that name, as the rule that names it has.
+    """
+    kernels = [task.body for task in work if task.body.category == KERNEL]
+    seconds: dict[str, float] = defaultdict(float)
+    by_short_name: dict[str, float] = defaultdict(float)
+    for body in kernels:
+        seconds[class_of(body)] += body.duration_s
+        by_short_name[_short_name(body.name)] += body.duration_s
+    classes = [
+        KernelClass(name, name, total) if name in NAMES else KernelClass(name, _named(name), by_short_name[name])
+        for name, total in seconds.items()
+    ]
     return sorted(classes, key=lambda each: -each.seconds)
+
+
+def _named(short: str) -> str:
+    """Return what a rule calls the kernels of a short name: not those whose names only contain it."""
+    return f"^{re.escape(short)}$"
+
+
+_short_name = lru_cache(maxsize=4096)(short_name)
+
+
+def _of_class(work: Iterable[Task], pattern: str) -> list[Task]:
+    """Return the kernels that a rule calls by a name of `NAMES`, or by their short name as `^NAME$`; none for another pattern."""
+    kernels = [task for task in work if task.body.category == KERNEL]
+    if pattern in NAMES:
+        return [task for task in kernels if class_of(task.body) == pattern]
+    return [task for task in kernels if pattern[:1] == "^" and _named(_short_name(task.body.name)) == pattern]
 
 
 def class_of(work: Recorded) -> str:
@@ -85,7 +108,7 @@ def _class(kernel: str, op: str) -> str:
         return LAYOUT
     by_op = (name for name, regex in _OPS if op and regex.search(op))
     by_name = (name for name, regex in _KERNELS if regex.search(kernel))
-    return next(by_op, None) or next(by_name, None) or short_name(kernel)
+    return next(by_op, None) or next(by_name, None) or _short_name(kernel)
 
 
 #: A larger factor is taken for a typing error.
@@ -197,12 +220,13 @@ except (re.error, OverflowError, RecursionError, MemoryError) as error:
 
 
 def matching(replay: Replay, regex: str) -> list[Task]:
-    """Return the device tasks whose recorded name contains a match of the regular expression; for the name of a class, its kernels.
+    """Return the device tasks whose recorded name contains a match of the regular expression; for the name of a class, or for `^NAME$` with
+    a short name of kernels, those kernels.
 
     Raises SchedcastError if there are none, and MalformedError if it is no regular expression or takes too long.
     """
     work = device_work(replay)
-    of_class = [task for task in work if regex in NAMES and task.body.category == KERNEL and class_of(task.body) == regex]
+    of_class = _of_class(work, regex)
     if of_class:
         return of_class
     names = tuple(dict.fromkeys(task.body.name for task in work))

@@ -13,6 +13,7 @@ from simulator.replay.diagnosis import HOST_PARTS
 from simulator.replay.replay import Replay, simulated_times
 from simulator.replay.steady import pace_s
 from simulator.replay.whatif.edit import device_work
+from simulator.replay.whatif.loader import is_made
 from simulator.replay.whatif.matching import kernel_classes
 from simulator.replay.whatif.registry import UnreadableRuleError, apply_rules, parse, rule_name, rules
 from traces import units
@@ -80,7 +81,7 @@ def rank_changes(
     with gc_paused():
         tried = [TriedRule(*each) for rule in rules() for each in rule.tried.items()]
         bounds = [TriedRule(*each) for rule in rules() for each in rule.bounds.items()]
-        return RankedChanges(answers((*_kernel_changes(replay), *tried)), answers(bounds), tuple(left_out))
+        return RankedChanges(answers((*_changes_of(replay), *tried)), answers(bounds), tuple(left_out))
 
 
 def _addresses(answer: RuleAnswer, named: Part | None) -> bool:
@@ -88,8 +89,8 @@ def _addresses(answer: RuleAnswer, named: Part | None) -> bool:
     return named is not None and answer.reason is None and parse(answer.rule)[0].addresses is named
 
 
-def _kernel_changes(replay: Replay) -> Iterator[TriedRule]:
-    """Yield the changes of the largest classes of kernels, and of the priority of communication."""
+def _changes_of(replay: Replay) -> Iterator[TriedRule]:
+    """Yield the changes that depend on the recording: of the largest classes of kernels, of communication, of workers that set the pace."""
     work = device_work(replay)
     classes = kernel_classes(work)
     total_s = sum(each.seconds for each in classes)
@@ -99,6 +100,8 @@ def _kernel_changes(replay: Replay) -> Iterator[TriedRule]:
             yield TriedRule(f"kernel:/{each.pattern}/ 2x faster", f"{share} of the kernels' time", f"{each.name} 2x faster")
     if any(task.phase == COLLECTIVE and "nccl" in task.body.name.lower() for task in work):
         yield TriedRule("priority:/(?i:nccl)/=-1", "streams of collectives before others", "collectives first")
+    if any(map(is_made, replay.plan.tasks)):
+        yield TriedRule("loader 2x faster", "twice as many worker processes, or each twice as fast")
 
 
 def answer_rule(
@@ -185,10 +188,13 @@ def no_gain_reason(text: str, diagnosis: Sequence[StepPart], host_bound: Callabl
     shares: Mapping[Part, float] = {each.part: each.share for each in diagnosis}
     waiting = sum(shares.get(part, 0.0) for part in HOST_PARTS)
     waits = f"{units.percent(waiting, signed=False)} of the step"
+    loading = shares.get(Part.LOADER, 0.0)
+    if loading >= HOST_BOUND and not text.startswith("loader"):
+        return f"the data loader sets the pace: the GPU waits for it {units.percent(loading, signed=False)} of the step"
     if text.startswith("cuda-graph") and waiting >= HOST_BOUND:
         return "host time between steps and synchronizations stays"
     if text.startswith("loader"):
-        return f"the GPU waits for the data loader {units.percent(shares.get(Part.LOADER, 0.0), signed=False)} of the step"
+        return f"the GPU waits for the data loader {units.percent(loading, signed=False)} of the step"
     if text.startswith(("host", "cuda-graph")):
         return f"the GPU waits for the host {waits}"
     unhidden = shares.get(Part.COMMUNICATION, 0.0)

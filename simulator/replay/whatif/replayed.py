@@ -15,6 +15,7 @@ from simulator.replay.nodes import HOST, LOST_LAUNCH
 from simulator.replay.ranks import read_ranks
 from simulator.replay.replay import Replay, simulate_replay
 from simulator.replay.whatif.edit import backward_names, with_tasks
+from simulator.replay.whatif.loader import paced_by_workers
 from simulator.replay.whatif.ranking import RANKING_S, Pace, answer_rule, rank_changes, step_after_s
 from simulator.replay.whatif.registry import apply_rules, parse
 from simulator.replay.whatif.roofline import roofline
@@ -68,7 +69,7 @@ def replayed(traces: Sequence[Path | str], progress: Callable[[str], None] = lam
 
 
 def _replayed(recordings: Sequence[Recording], notes: Sequence[str]) -> Replayed:
-    replay = with_backward(build_replay(recordings))
+    replay = paced_by_workers(with_backward(build_replay(recordings)))
     unmatched = sum(recording.unmatched for recording in recordings)
     simulated = simulate_replay(replay)
     comparison = compare(replay, simulated)

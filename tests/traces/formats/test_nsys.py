@@ -92,7 +92,7 @@ def test_kinds_of_work_and_calls_have_the_names_of_the_other_profiler(tmp_path):
     assert [(work.name, work.category) for work in recording.works] == [
         ("void gemm<float>(int)", KERNEL), ("Memcpy HtoD (Pinned -> Device)", MEMCPY), ("ncclDevKernel_AllReduce", COLLECTIVE),
     ]  # fmt: skip
-    assert [call.name for call in recording.calls] == ["cudaLaunchKernel", "cudaMemcpyAsync", "cudaLaunchKernel"]
+    assert [call.name for call in recording.calls] == ["cudaLaunchKernel", "cudaMemcpyAsync", "cudaLaunchKernel", "cudaMalloc"]
     first = recording.works[0]
     assert (first.grid, first.block, first.registers, first.shared_bytes) == (6, 64, 40, 64)
     assert recording.operators.properties[0] == {"name": "NVIDIA B200", "numSms": 148, "computeMajor": 10, "totalGlobalMem": 2**37}

@@ -9,7 +9,7 @@ from simulator.plan.task import Task
 from simulator.replay.replay import RecordedStep, Replay, simulate_replay
 from simulator.replay.steady import pace_s
 from simulator.replay.whatif import loader
-from simulator.replay.whatif.loader import WorkerCosts, with_workers
+from simulator.replay.whatif.loader import WorkerCosts, paced_by_workers, with_workers
 from simulator.replay.whatif.ranking import changed_step_s, step_after_s
 from simulator.replay.whatif.registry import apply_rules, parse
 from simulator.replay.whatif.replayed import ask, ranked, replayed
@@ -86,6 +86,23 @@ def test_workers_that_the_job_waits_for_deliver_faster():
         apply_rules(replay, ["loader workers=4"])
 
 
+def test_a_job_that_waits_for_its_workers_is_no_faster_with_a_faster_host():
+    """A batch comes every 6 s. Workers make none earlier because the main process asks earlier; without them all of that is the host's."""
+    replay = paced_by_workers(job([5.0] * 5, 2.0, FROM_WORKERS))
+    for rule in ("host 2x faster", "host free", "cuda-graph", "kernel:/k/ free"):
+        try:
+            changed = apply_rules(replay, [rule])[0]
+        except SchedcastError:  # a step has one launch
+            assert rule == "cuda-graph"
+        else:
+            assert pace_s(changed) == pytest.approx(6.0)
+    assert pace_s(apply_rules(replay, ["loader 2x faster"])[0]) == pytest.approx(3.0)
+    assert pace_s(apply_rules(replay, ["loader free"])[0]) == pytest.approx(2.0)
+    in_main = job([5.0] * 5, 2.0)
+    assert paced_by_workers(in_main) is in_main
+    assert pace_s(apply_rules(in_main, ["host 2x faster"])[0]) == pytest.approx(3.0)
+
+
 def test_workers_whose_batches_are_ready_gain_nothing():
     replay = job([0.01] * 5, 9.0, FROM_WORKERS)
     for rule in ("loader workers=4", "loader 2x faster"):
@@ -109,6 +126,18 @@ def test_workers_cannot_be_added_twice():
 def test_texts_that_are_no_request_are_refused(text):
     with pytest.raises(SchedcastError, match=r"expected loader workers=4\|2x faster\|free"):
         parse(text)
+
+
+CASES = shared_folder("cases")
+
+
+@pytest.mark.skipif(CASES is None, reason="the shared cases are not there")
+def test_workers_that_set_the_pace_come_first_in_the_ranking():
+    """20 of 30 ms are a wait for worker processes."""
+    result = ranked(replayed([CASES / "traces" / "07_workers_are_the_limit.json"]), seconds=600.0)
+    steps_s = {answer.rule: answer.step_s for answer in result.ladder}
+    assert result.ladder[0].rule == "loader 2x faster"
+    assert (steps_s["cuda-graph"], steps_s["host 2x faster"]) == (pytest.approx(30e-3, rel=1e-3), pytest.approx(30e-3, rel=1e-3))
 
 
 FOLDER = shared_folder("kineto")

@@ -123,7 +123,7 @@ def test_the_ladder_ranks_every_change_by_its_gain(replayed_trace):
     result = ranked(replayed_trace)
     assert microseconds(result.ladder) == {
         "kernel:/convolutions/ 2x faster": 100,  # the first 100 are hidden by the all-reduce
-        "kernel:/gemm/ 2x faster": 100,
+        "kernel:/^gemm$/ 2x faster": 100,
         "host 2x faster": 100,
         "network 2x faster": 100,
         "priority:/(?i:nccl)/=-1": 100,
@@ -391,3 +391,31 @@ def test_gaps_are_called_after_what_covers_them_wherever_they_are_shown(recorded
     diff = compare_traces(write_loader_trace(tmp_path / "trace.json", LOADING), slower).diff
     assert (diff.terms[0].part, diff.terms[0].contributions[0].label) == ("Python between launches", LOADER)
     assert diff.terms[0].contributions[0].seconds == pytest.approx(500e-6, rel=0.01)
+
+
+CASES = shared_folder("cases")
+
+
+@pytest.mark.skipif(CASES is None, reason="the shared cases are not there")
+@pytest.mark.parametrize(
+    ("name", "rule", "step_ms"),
+    [
+        ("02_graph_launches_without_kernels", "host 2x faster", 9.87),
+        ("03_name_begins_another", "kernel:/^gemm_tile$/ 2x faster", 6.80),
+        ("06_allocator", "cuda-graph", 9.98),  # the calls that allocate stay
+        ("06_allocator", "host 2x faster", 9.94),
+        ("08_item_after_each_kernel", "cuda-graph", None),
+    ],
+)
+def test_rules_on_recordings_of_others(name, rule, step_ms):
+    (answer,) = ask(replayed([CASES / "traces" / f"{name}.json"]), [rule]).what_if.answers
+    assert answer.step_s == (step_ms and pytest.approx(1e-3 * step_ms, rel=2e-3))
+
+
+@pytest.mark.skipif(CASES is None, reason="the shared cases are not there")
+def test_a_kernel_whose_name_begins_another_gains_its_own_share():
+    ladder = ranked(replayed([CASES / "traces" / "03_name_begins_another.json"]), seconds=600.0).ladder
+    assert [(each.label, round(each.speedup, 2)) for each in ladder[:2]] == [
+        ("gemm_tile_swiglu 2x faster", 1.33),
+        ("gemm_tile 2x faster", 1.33),
+    ]

@@ -6,6 +6,8 @@ import pytest
 
 from simulator.replay.replay import RecordedStep, simulated_times
 from simulator.replay.whatif import optimizer
+from simulator.replay.whatif.edit import device_work
+from simulator.replay.whatif.matching import kernel_classes
 from simulator.replay.whatif.registry import apply_rules, parse, rules
 from tests.support.refusals import refuses
 from tests.support.small_replays import host, kernel, launched, random_recording, recording, rows
@@ -45,6 +47,15 @@ def test_kernels_scale_by_name():
     assert device_rows(PLAIN, "kernel:gemm*=0.5") == [("gemm", 1.0, 3.0), ("relu", 3.0, 5.0), ("gemm2", 5.0, 7.0)]
     assert device_rows(PLAIN, "kernel:^gemm$*=2") == [("gemm", 1.0, 9.0), ("relu", 9.0, 11.0), ("gemm2", 11.0, 15.0)]
     assert device_rows(PLAIN, "kernel:gem*=0") == [("gemm", 1.0, 1.0), ("relu", 2.0, 4.0), ("gemm2", 4.0, 4.0)]
+
+
+def test_a_short_name_alone_is_that_of_no_other_kernel():
+    names = ("void my::tile<4>(int)", "tile_swiglu", "void other<my::tile>(int)")
+    replay = recording(*(launched(f"k{number}", 4.0, called=name) for number, name in enumerate(names)))
+    assert device_rows(replay, "kernel:/^tile$/ 2x faster") == [("k0", 1.0, 3.0), ("k1", 3.0, 7.0), ("k2", 7.0, 11.0)]
+    assert [(each.name, each.pattern, each.seconds) for each in kernel_classes(device_work(replay))] == [
+        ("tile", "^tile$", 4.0), ("tile_swiglu", "^tile_swiglu$", 4.0), ("other", "^other$", 4.0),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -258,7 +269,22 @@ def test_backward_fusion_waits_for_the_collective_and_hides_behind_it(whole_seco
         ("ncclAllReduce1", 12.5, 16.5), ("u fused 0.0", 16.5, 19.5), ("next", 19.5, 20.5),
     ]  # fmt: skip
     assert "collective that reduces them" in assumed[0]
-    assert "cut into 2 pieces" in assumed[-1]
+    assert "cut into 2 pieces" in assumed[-2]
+
+
+def test_the_pieces_of_an_update_share_its_python_time(whole_seconds):
+    """An update of three kernels after 6 s of Python is cut into four pieces; their launches take as long as others, not as these did."""
+    update = {"called": "multi_tensor_apply", "phase": "update"}
+    replay = recording(
+        [each for number in range(5) for each in launched(f"b{number}", 1.0, phase="backward", launch_s=0.5)],
+        launched("u0", 1.0, launch_s=0.5, **update),
+        host("lists", 6.0, label="gap"),
+        launched("u1", 1.0, launch_s=2.0, **update),
+    )
+    edited, _ = apply_rules(replay, ["backward-fusion=4"])
+    hosts = {task.name: task.body.duration_s for task in edited.plan.tasks if task.body.kind == "host" and "fused" in task.name}
+    assert list(hosts.values()).count(0.5) == 4
+    assert sum(seconds for name, seconds in hosts.items() if name.startswith("Python")) == 6.0
 
 
 def test_backward_fusion_needs_backward():
@@ -291,6 +317,20 @@ def test_a_cuda_graph_launches_a_step_at_once(monkeypatch):
     assert assumed[1].startswith("1 synchronizations stay")
     with refuses(Code.REQUEST):
         apply_rules(edited, ["cuda-graph"])
+
+
+def test_a_synchronization_between_kernels_ends_a_graph(monkeypatch):
+    from simulator.replay.whatif import cuda_graph
+
+    monkeypatch.setattr(cuda_graph, "LAUNCH_S", 0.25)
+    item = [host("item", 0.5, after="b"), host("python", 3.0, label="gap")]
+    replay = recording(launched("a", 1.0), launched("b", 1.0), *item, launched("c", 1.0), launched("d", 1.0))
+    assert changed(replay, "cuda-graph") == [
+        ("graph launch 0", 0.0, 0.25), ("a", 0.25, 1.25), ("b", 1.25, 2.25), ("item", 2.25, 2.75), ("python", 2.75, 5.75),
+        ("graph launch 1", 5.75, 6.0), ("c", 6.0, 7.0), ("d", 7.0, 8.0),
+    ]  # fmt: skip
+    with refuses(Code.REQUEST, "no step of the recording has two launches without a synchronization between them"):
+        apply_rules(recording(launched("a", 1.0), host("item", 0.5, after="a"), launched("b", 1.0)), ["cuda-graph"])
 
 
 def test_each_device_has_its_own_graph(monkeypatch):
