@@ -1,6 +1,7 @@
 """The training graph: the ops of one training step in program order, as plain data without torch."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
@@ -10,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.json import LARGEST_STORAGE, body_faults, geometry_faults, operand_faults
-from simulator.plan.task import AGAIN, BACKWARD, FORWARD, KINDS, PARAMETER, Operand, Value
+from simulator.plan.task import AGAIN, BACKWARD, FORWARD, INPUT, KINDS, PARAMETER, Operand, Value
 from traces.errors import UnusableFileError
 from traces.files import first_fault
 
@@ -55,6 +56,10 @@ def arguments_of(op: Op) -> list:
 def _parsed(text: str) -> list:
     """The same list for the same text: do not change it, nor the lists in it."""
     return json.loads(text)
+
+
+#: Losses that may be means, the number of `reduction="mean"` in their arguments, and the `ignore_index` that they have by default.
+_MEANS, _MEAN, _SKIPPED = frozenset({"aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"}), 1, -100
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,33 @@ class TrainingGraph:
         """By index of an op that casts a parameter, the parameter."""
         casts = ((index, op.reads[0].value) for index, op in enumerate(self.ops) if op.body.target == CAST)
         return {index: name for index, name in casts if self.values[name].kind == PARAMETER}
+
+    @cached_property
+    def uneven(self) -> tuple[str, bool]:
+        """Which targets make the loss a mean over another number of them than the batch has, and whether that is certain.
+
+        Empty if the loss has no such mean. Not certain: a sample has many targets, of which those of -100 are skipped, PyTorch's default.
+        """
+        made_of: dict[str, set[str]] = {}  # storage -> kinds of what it is computed from
+        possible = ""
+        for op in self.ops:
+            if op.phase != FORWARD:
+                break
+            kinds = [made_of.get(storage) or {self.values[storage].kind} for storage in (self.values[o.value].storage for o in op.inputs)]
+            for operand in (*op.writes, *op.mutates):
+                made_of.setdefault(self.values[operand.value].storage, set()).update(*kinds)
+            is_ratio = op.body.target == "aten.div.Tensor" and [operand.shape for operand in op.reads] == [(), ()]
+            if is_ratio and INPUT in kinds[1] and PARAMETER not in kinds[1]:
+                return "what the batch says does not count", True
+            if op.body.target in _MEANS:
+                _, _, weights, reduction, skipped = _parsed(op.body.args)
+                if reduction == _MEAN and weights is not None:
+                    return "classes have weights", True
+                if reduction == _MEAN and skipped != _SKIPPED:
+                    return f"targets of {skipped} are skipped", True
+                if reduction == _MEAN and math.prod(op.reads[1].shape) > self.batch:
+                    possible = f"targets of {skipped}, if there are any, are skipped"
+        return possible, False
 
     @property
     def backward_ops(self) -> tuple[Op, ...]:

@@ -305,6 +305,7 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, p
         mfu=planned_mfu(predicted.plan, predicted.machine, timeline.step_s, predicted.float32),
         shown=str(predicted.plan.semantics.get("shown", "")),
         assumed=_assumed(predicted.plan.semantics),
+        loss=str(predicted.plan.semantics.get("loss", "")),
         unused_devices=0 if "folded" in predicted.plan.semantics else len(_given(predicted) - {*predicted.plan.devices}),
     )
 

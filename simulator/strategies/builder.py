@@ -376,6 +376,9 @@ class PlanBuilder(CopyValues):
         notes: dict[str, object] = {}
         if self.parts > 1 and any("batch_norm" in op.name for op in self.graph.ops):
             notes["batch_norm"] = "statistics per device and microbatch" if several else "statistics per microbatch"
+        why, certain = self.graph.uneven if self.parts > 1 else ("", False)
+        if why and (certain or self.job.factory.repeats):  # targets of built-in models are never -100
+            notes["loss"] = f"the mean of the means of {self.parts} parts of the batch, in which {why}, and not one mean over all"
         if self.graph.assumptions:
             notes["assumed"] = self.graph.assumptions[0]
         if self.graph.taken:

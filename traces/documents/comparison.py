@@ -104,7 +104,7 @@ class Prediction(Document):
     `unused_devices`: devices that the job was given and the plan does not use. `checkpoint`: which blocks repeat their forward in backward.
     `mfu`: the share of the GPUs' peak FLOP/s that the step's products and convolutions use (docs/glossary.md); None on a CPU, and in
     documents from before it was kept. `shown`: how many of the step's microbatches the timeline and the plan show; empty for all.
-    `assumed`: what the user has not said and is taken for granted.
+    `assumed`: what the user has not said and is taken for granted. `loss`: how the loss differs from that of the whole batch, if it does.
     """
 
     schema_name = "schedcast.prediction/1"
@@ -146,6 +146,7 @@ class Prediction(Document):
     mfu: float | None = Field(default=None, gt=0)
     shown: str = ""
     assumed: tuple[str, ...] = ()
+    loss: str = ""
 
     @model_validator(mode="after")
     def _explains_a_difference(self) -> Self:

@@ -26,7 +26,7 @@ BOUND_WORDS = {
 #: The column of speed-ups over plain PyTorch.
 AGAINST = "against PyTorch"
 #: Entries of a plan's semantics by which its numbers differ from those of plain training.
-_CHANGES = ("staleness", "batch_norm", "updates")
+_CHANGES = ("staleness", "batch_norm", "loss", "updates")
 #: Plans named in a sentence at most.
 _NAMED = 4
 

@@ -225,6 +225,7 @@ def prediction_words(prediction: Prediction, here: bool = True) -> list[str]:
     """
     sentences = [f"Assumed: {what}." for what in prediction.assumed]
     sentences += [] if prediction.settled else [NOT_SETTLED]
+    sentences += [f"The loss is {prediction.loss}."] if prediction.loss else []
     if prediction.gain_over_pytorch is not None and prediction.pytorch_step_s is not None:
         sentences.append(f"Against plain PyTorch's {units.duration(prediction.pytorch_step_s)}: {prediction.gain_over_pytorch.judged}.")
     if prediction.gain_over_baseline is not None and prediction.baseline_step_s is not None:
