@@ -133,7 +133,9 @@ def answer_rule(
         gain_s=gain_s,
         speedup=step_s / after_s if after_s > 0 else None,
         step_interval_s=((1 - RERUN) * min(after_s, *others_s), (1 + RERUN) * max(after_s, *others_s)) if others_s else None,
-        reason=no_gain_reason(text, diagnosis, lambda: pace.of_host) if abs(gain_s) <= NO_GAIN * step_s else None,
+        reason=no_gain_reason(text, diagnosis, lambda: pace.of_host, any(map(is_made, replay.plan.tasks)))
+        if abs(gain_s) <= NO_GAIN * step_s
+        else None,
         assumptions=tuple(assumptions),
         record=record_of(rule_name(text)),
     )
@@ -183,14 +185,17 @@ class Pace:
         return free is not None and free < (1 - NO_GAIN) * self.seconds
 
 
-def no_gain_reason(text: str, diagnosis: Sequence[StepPart], host_bound: Callable[[], bool]) -> str:
-    """Say why the rule has no effect on the step time, from where the time of the step goes. `host_bound`: as `Pace.of_host`."""
+def no_gain_reason(text: str, diagnosis: Sequence[StepPart], host_bound: Callable[[], bool], by_workers: bool = False) -> str:
+    """Say why the rule has no effect on the step time, from where the time of the step goes.
+
+    `host_bound`: as `Pace.of_host`. `by_workers`: whether worker processes of the data loader set the pace.
+    """
     shares: Mapping[Part, float] = {each.part: each.share for each in diagnosis}
     waiting = sum(shares.get(part, 0.0) for part in HOST_PARTS)
     waits = f"{units.percent(waiting, signed=False)} of the step"
     loading = shares.get(Part.LOADER, 0.0)
-    if loading >= HOST_BOUND and not text.startswith("loader"):
-        return f"the data loader sets the pace: the GPU waits for it {units.percent(loading, signed=False)} of the step"
+    if by_workers and not text.startswith("loader"):
+        return f"the data loader's workers set the pace: the GPU waits for them {units.percent(loading, signed=False)} of the step"
     if text.startswith("cuda-graph") and waiting >= HOST_BOUND:
         return "host time between steps and synchronizations stays"
     if text.startswith("loader"):
