@@ -222,8 +222,8 @@ class Machine:
     def for_parallel_loops(self) -> "Machine":
         """This machine as PyTorch's own loop uses it with a process on each device: none of our executor's workers."""
         unsplit = self.whole or self
-        own = dict.fromkeys(("task_overhead_s", "shared_overhead_s", "wake_s"), 0.0)
-        return replace(unsplit, devices=tuple(replace(device, **own, errors={}) for device in unsplit.devices))
+        own = [replace(device, task_overhead_s=0.0, shared_overhead_s=0.0, wake_s=0.0, errors={}) for device in unsplit.devices]
+        return replace(unsplit, devices=tuple(own))
 
     def for_devices(self, devices: Iterable[str]) -> "Machine":
         """This machine, or the one of its variants that has `devices`: the unsplit GPU, or the CPU as plain PyTorch uses it."""

@@ -1,4 +1,4 @@
-"""The largest batch that fits in memory, for a plan that does not."""
+"""The largest batch that fits in memory, and other changes with which it fits, for a plan that does not."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -8,7 +8,9 @@ from dataclasses import replace
 from simulator.engine.costs.model import CostModel
 from simulator.engine.memory.contents import batch_words
 from simulator.engine.memory.over_time import TooLargeError, excess_bytes
+from simulator.model.checkpoint import choice
 from simulator.model.job import Job
+from simulator.plan.bodies.update import forms
 from simulator.predict.forecast import Forecast, planned_memories
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import Prediction
@@ -16,6 +18,8 @@ from traces.errors import Refusal, SchedcastError
 
 #: Other batch sizes that are planned at most.
 MOST_PLANS = 16
+#: How many times as many microbatches are tried.
+MORE_MICROBATCHES = 4
 
 
 def largest_batch(
@@ -29,15 +33,37 @@ def largest_batch(
     """
 
     def excess(batch: int) -> int | None:
-        try:
-            return excess_bytes(planned_memories(replace(job, batch=batch), text, shared, model.machine, model, mode))
-        except TooLargeError as error:
-            return error.excess_bytes
-        except SchedcastError:
-            return None
+        return _excess(replace(job, batch=batch), text, shared, model, mode)
 
     needed = predicted.excess_bytes if isinstance(predicted, Refusal) else excess_bytes(predicted.memories)
     return largest_fitting(_unit(job, text, shared, predicted, model), job.batch, needed, excess)
+
+
+def _excess(job: Job, text: str, shared: Mapping[str, str], model: CostModel, mode: str) -> int | None:
+    """By how many bytes the job's plan exceeds a memory, at most 0 if it fits; None if it cannot be planned."""
+    try:
+        return excess_bytes(planned_memories(job, text, shared, model.machine, model, mode))
+    except TooLargeError as error:
+        return error.excess_bytes
+    except SchedcastError:
+        return None
+
+
+def would_fit(job: Job, text: str, shared: Mapping[str, str], model: CostModel, mode: str = "eager") -> tuple[str, ...]:
+    """Return the options of the command line, each of which alone lets a plan fit that does not fit, with the batch as it is.
+
+    Tried are full activation checkpointing, MORE_MICROBATCHES times as many microbatches, and the optimizer's fused form. Arguments as in
+    `largest_batch`; each candidate is planned and simulated.
+    """
+    more, changes = MORE_MICROBATCHES * job.accumulate, {}
+    if job.checkpoint == choice.NONE:
+        changes[f"--checkpoint {choice.FULL}"] = job.varied(checkpoint=choice.FULL)
+    if job.batch % more == 0:
+        changes[f"--accumulate {more}"] = job.varied(accumulate=more)
+    if job.form != "fused" and "fused" in forms(job.optimizer):
+        changes[f"--optimizer {job.optimizer}:fused"] = replace(job, form="fused")
+    needs = {option: _excess(changed, text, shared, model, mode) for option, changed in changes.items()}
+    return tuple(option for option, excess in needs.items() if excess is not None and excess <= 0)
 
 
 def _unit(job: Job, text: str, shared: Mapping[str, str], predicted: Forecast | Refusal, model: CostModel) -> int:
@@ -67,11 +93,12 @@ def with_batch_words(refused: Refusal, job: Job, text: str, shared: Mapping[str,
 def with_largest_batch(
     document: Prediction, job: Job, text: str, shared: Mapping[str, str], predicted: Forecast, model: CostModel
 ) -> Prediction:
-    """Return the prediction with the largest batch that fits, if its plan does not fit."""
+    """Return the prediction with the largest batch and the other changes that fit, if its plan does not fit."""
     if predicted.fits:
         return document
     largest = largest_batch(job, text, shared, predicted, model, predicted.timeline.mode)
-    return document.model_copy(update={"largest_batch": largest, "batch_sought": True})
+    others = would_fit(job, text, shared, model, predicted.timeline.mode)
+    return document.model_copy(update={"largest_batch": largest, "batch_sought": True, "would_fit": others})
 
 
 def largest_fitting(unit: int, batch: int, batch_excess: int, excess: Callable[[int], int | None]) -> int | None:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -372,6 +372,7 @@ def _divided(module: torch.nn.Module, batch: Any) -> tuple[Any, Any]:
     """The inputs and the target of a pair that a loader gives, unless the module needs both, or calls the second its labels."""
     if not isinstance(batch, tuple | list) or len(batch) != 2 or not list(tensors_of(batch[1], "")):
         return batch, None
+    parameters: Iterable[inspect.Parameter]
     try:
         parameters = inspect.signature(module.forward).parameters.values()
     except ValueError:  # compiled code; `check_module` says what to do

@@ -105,7 +105,7 @@ def _groups(replay: Replay, launch_of: Mapping[str, str], synchronizations: Sequ
             seen.add(launch)
             own = of_step.setdefault((bisect_right(borders, position[launch]), task.device), {})
             own[launch] = task.body.category == KERNEL
-    groups = []
+    groups: list[set[str]] = []
     for own in of_step.values():
         at = [position[launch] for launch, is_kernel in own.items() if is_kernel] or [0]
         cuts = synchronizations[bisect_right(synchronizations, min(at)) : bisect_right(synchronizations, max(at))]

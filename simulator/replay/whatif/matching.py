@@ -131,7 +131,7 @@ def factor(text: str, least: float = 0.0) -> float:
     """Return the number in `text`, which must be larger than `least`; 0 is allowed if `least` is 0."""
     number = units.read_number(text)
     if number is None:
-        raise MalformedError(f"{text[:40]!r} is not a number")
+        raise MalformedError(f"{text[:40]!r} is not a finite number")
     if not (least < number <= LARGEST_FACTOR or number == least == 0.0):
         raise MalformedError(f"the factor {text[:40]} is out of range")
     return number

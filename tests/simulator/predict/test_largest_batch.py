@@ -64,6 +64,21 @@ def test_without_room_for_the_parameters_no_batch_fits():
     assert (need.allocated_bytes, need.size_bytes) == (too_large.memory_bytes[need.name], 1000)
 
 
+def test_changes_that_are_named_fit_each_alone():
+    job = Job("lenet5", 4096, optimizer="adam")
+    too_large, model = forecast_of(job, "baseline", 0.12)
+    document = with_largest_batch(prediction(too_large, None, "fp32"), job, "baseline", {}, too_large, model)
+    changed = {
+        "--checkpoint full": {"checkpoint": "full"},
+        "--accumulate 4": {"accumulate": 4},
+        "--optimizer adam:fused": {"form": "fused"},
+    }
+    fits = {option: forecast_of(replace(job, **change), "baseline", 0.12)[0].fits for option, change in changed.items()}
+    assert document.would_fit == tuple(option for option, fitting in fits.items() if fitting)
+    assert "--accumulate 4" in document.would_fit
+    assert fit_words(document)[-1].startswith("It would also fit with ")
+
+
 def test_where_no_batch_was_sought_none_is_said_to_fit():
     too_large, _ = forecast_of(Job("lenet5", 64), "baseline", 1e-6)
     document = prediction(too_large, None, "fp32")
