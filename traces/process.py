@@ -56,7 +56,8 @@ def provide_streams() -> None:
             setattr(sys, f"__{name}__", stream)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            with suppress(OSError):  # it was a file when it was opened and is a pipe now, as in a forked process; it is set all the same
+                stream.reconfigure(errors="replace")
 
 
 #: Linux's request to be sent a signal when the parent ends.

@@ -220,6 +220,8 @@ class Job:
             object.__setattr__(job, shared, getattr(self, shared))
         object.__setattr__(job, "_few", few)
         object.__setattr__(job, "_fused", fused)
+        if "factory" in self.__dict__:  # which may be of no model that a name leads to
+            job.__dict__["factory"] = self.factory
         return job
 
     def varied(self, **changes: Any) -> "Job":

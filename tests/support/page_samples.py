@@ -9,7 +9,7 @@ PREDICTION = {
     "fits", "exposed_transfer_s", "bubble_share", "tasks", "simulate_wall_s", "settled", "shares", "critical_path", "at_peak",
     "speedup_interval", "waterfall", "memories", "largest_batch", "pytorch_step_s", "against_pytorch",
     "against_pytorch_interval", "faster_probability", "faster_than_pytorch_probability", "measured_share", "unused_devices",
-    "checkpoint", "mfu", "shown",
+    "checkpoint", "mfu", "shown", "batch_sought", "would_fit", "at_limit", "assumed", "loss",
 }  # fmt: skip
 VALIDATION = {
     "schema", "model", "batch_size", "optimizer", "precision", "mode", "device", "anchor_drift", "aa_spread",
@@ -21,7 +21,7 @@ RESULT = {
     "error_drift_corrected", "predicted_speedup", "measured_speedup", "max_grad_error", "max_param_error", "semantics",
     "predicted_peak_bytes", "measured_peak_bytes", "predicted_peak_bytes_by_device", "measured_peak_bytes_by_device",
     "shares", "calibration", "twin_overhead", "predicted_speedup_interval", "measured_speedup_interval", "against_pytorch",
-    "against_pytorch_interval", "waterfall", "reference_grad_error", "reference_param_error", "status",
+    "against_pytorch_interval", "waterfall", "reference_grad_error", "reference_param_error", "first_step_error", "status",
 }  # fmt: skip
 SHARES = Shares(measured=0.9, fitted=0.1, guessed=0.0)
 

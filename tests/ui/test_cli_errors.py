@@ -132,7 +132,7 @@ SCAN_TOO_LARGE = [
         (["run", "--devices", 9999], "--devices 9999"),
         (["run", "--precision", "tf32"], "tf32 needs an NVIDIA GPU"),
         (["run", "--batch", 10**8], "the largest batch that fits is"),
-        ([*SCAN_TOO_LARGE, "--machine", "h100"], "choose a smaller batch or --image-size; the largest batch that fits is 32"),
+        ([*SCAN_TOO_LARGE, "--machine", "h100"], "choose a smaller batch or --image-size; the largest batch that fits is 27"),
         (["run", "--strategy", "backward-fusion", "--clip-norm", 1], "cannot clip by the global norm"),
         (["calibrate", "--batch", 10**8], "needs"),
         (["validate", "--quick", "--calibrate", "--no-calibrate"], "is given 2 times and takes one value"),

@@ -63,29 +63,27 @@ def find(recording: Recording) -> Iterations:
             break
         empty += [source] if windows else []
     lacking = f" (no device work was launched in the {' and '.join(empty)})" if empty else ""
-    found = Iterations(
-        tuple(name for name, _, _ in windows), of_work, tuple(at(call.start_s) for call in recording.calls), source + lacking
-    )
-    return _without_lost(found, Counter(map(at, recording.lost_s)))
+    seen = Iterations(tuple(name for name, _, _ in windows), of_work, tuple(at(call.start_s) for call in recording.calls), source + lacking)
+    return _without_lost(seen, Counter(map(at, recording.lost_s)))
 
 
-def _without_lost(found: Iterations, lost: Mapping[int, int]) -> Iterations:
+def _without_lost(seen: Iterations, lost: Mapping[int, int]) -> Iterations:
     """Return the longest run of iterations whose kernels were recorded; all, if there is none. `lost`: kernels that were not, by iteration.
 
     What was launched before that run or after it counts as before the first iteration or after the last.
     """
-    recorded = Counter(found.of_work)
-    torn = [number for number in range(len(found.names)) if lost[number] >= LOST_SHARE * (lost[number] + recorded[number]) > 0]
-    begin, end = max(pairwise([-1, *torn, len(found.names)]), key=lambda each: each[1] - each[0])
+    recorded = Counter(seen.of_work)
+    torn = [number for number in range(len(seen.names)) if lost[number] >= LOST_SHARE * (lost[number] + recorded[number]) > 0]
+    begin, end = max(pairwise([-1, *torn, len(seen.names)]), key=lambda each: each[1] - each[0])
     if not torn or end - begin < 2:
-        return found
-    words = ", ".join(f"{found.names[number]} ({lost[number]} of {lost[number] + recorded[number]})" for number in torn[:MOST_NAMED])
+        return seen
+    words = ", ".join(f"{seen.names[number]} ({lost[number]} of {lost[number] + recorded[number]})" for number in torn[:MOST_NAMED])
     more = f" and {len(torn) - MOST_NAMED} more" if len(torn) > MOST_NAMED else ""
     of_work, of_call = (
-        tuple(min(max(number - begin - 1, BEFORE), end - begin - 1) for number in each) for each in (found.of_work, found.of_call)
+        tuple(min(max(number - begin - 1, BEFORE), end - begin - 1) for number in each) for each in (seen.of_work, seen.of_call)
     )
-    source = f"{found.source}; these do not count, because kernels that they launched were not recorded: {words}{more}"
-    return Iterations(found.names[begin + 1 : end], of_work, of_call, source)
+    source = f"{seen.source}; these do not count, because kernels that they launched were not recorded: {words}{more}"
+    return Iterations(seen.names[begin + 1 : end], of_work, of_call, source)
 
 
 def _lookup(windows: Sequence[tuple[str, float, float]]) -> Callable[[float], int]:

@@ -127,9 +127,9 @@ class _Reader:
                 return
 
     def _expect(self, mark: str) -> None:
-        found = self._peek()
-        if found != mark:
-            raise self._fault(f"expected {mark!r}, found {found!r}" if found else "it ends too early")
+        character = self._peek()
+        if character != mark:
+            raise self._fault(f"expected {mark!r}, found {character!r}" if character else "it ends too early")
         self._at += 1
 
     def _peek(self) -> str:
@@ -194,4 +194,4 @@ class _Reader:
 
 def _with_constants(text: str) -> str:
     """Write numbers that are not finite, outside of strings, as Python's JSON reads them, in as many characters."""
-    return _STRING_OR_NOT_FINITE.sub(lambda found: found[0] if found[0].startswith('"') else "NaN".rjust(len(found[0])), text)
+    return _STRING_OR_NOT_FINITE.sub(lambda part: part[0] if part[0].startswith('"') else "NaN".rjust(len(part[0])), text)

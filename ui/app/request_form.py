@@ -14,6 +14,7 @@ from simulator.machine.scaled import ABOUT, AS_IT_IS, scale_of
 from simulator.strategies import registry as strategies
 from traces import units
 from traces.errors import SchedcastError, UnknownNameError
+from traces.units import read_integer, read_number
 from ui.app.links import OPTIONS, request_fields
 from ui.app.model import EXAMPLE, first_query
 from ui.app.share_parts import check_link, opened_by_link, refuse_link
@@ -276,9 +277,9 @@ def _control_ui(option: Option, choices: Choices) -> Any:
     offered, key, about = getattr(choices, f"{option.name}s", None), option.widget, option.about
     if offered is not None:
         return select(st, option.label, offered, key, help=about)
-    if option.read is int:
+    if option.read is read_integer:
         return number(st, option.label, key, option.default, option.empty, help=about) or option.default
-    if option.read is float:
+    if option.read is read_number:
         return quantity(st, option.label, key, option.empty, help=about)
     return text(st.text_input, option.label, key, option.default, help=about).strip() or option.default
 

@@ -83,7 +83,8 @@ def peer_scores(folder: Path) -> list[PeerScore]:
         for line, record in table.rows if {*PEER_COLUMNS} <= {*table.columns} else ():
             percent = read_number(record["time_error_pct"]) if isinstance(record, dict) else None
             if not isinstance(record, dict) or percent is None:
-                raise SchedcastError(f"{path}, line {line}: it has no error in percent; correct it", Code.FILE)
+                said = repr(record.get("time_error_pct")) if isinstance(record, dict) else "the row"
+                raise SchedcastError(f"{path}, line {line}: {said[:60]} is no error in percent; correct it", Code.FILE)
             errors[record["peer"], record["gpu"], record.get("note", "")].append(percent / 100)
     return [
         PeerScore(

@@ -220,7 +220,9 @@ def test_memory_is_checked_before_anything_is_allocated(two_cores):
     for label, refusal in refused.items():
         assert refusal.code is Code.MEMORY
         if label != "bppsa":  # which does not even plan
-            assert re.search(r" does not fit: needs .* GiB, 953.7 MiB \(1 GB\) there, .* MiB too much; peak of .*parameters", refusal.words)
+            assert re.search(
+                r" does not fit: needs .* GiB \(allocated\), 953.7 MiB \(1 GB\) there, .* MiB too much; peak of .*parameters", refusal.words
+            )
         assert refusal.words.endswith("; no batch is predicted to fit"), "parameters and state alone are too large"
     machine = small(3 * 10**9)  # enough for one strategy, but not for all together
     forecasts, refused = plan_all(job, strategies.names(1), {}, machine, CostModel(machine))

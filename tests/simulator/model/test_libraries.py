@@ -119,7 +119,7 @@ def test_settings_of_a_class_that_makes_others_mean_the_usual_class(tmp_path):
 
 
 def test_a_library_that_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setattr(libraries.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(libraries, "spec_of", lambda name: None)
     with refuses(Code.REQUEST, "timm:vit needs timm, which is not installed"):
         _ = Job("timm:vit", 2).factory
 

@@ -160,7 +160,7 @@ def test_the_parts_of_every_strategy_add_up_on_every_machine(every_forecast):
     for base, other in every_forecast:
         document = prediction(other, base, "fp32")
         assert_adds_up(document.waterfall, document.step_s - document.baseline_step_s, document.step_s)
-        assert bool(document.waterfall) == (document.step_s != document.baseline_step_s)
+        assert bool(document.waterfall) or document.step_s == pytest.approx(document.baseline_step_s)
 
 
 def test_a_measurement_differs_by_its_tasks_by_the_time_between_them_and_by_the_rest():

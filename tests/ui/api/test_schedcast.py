@@ -116,7 +116,7 @@ def test_types_that_pytorch_refuses_to_multiply_are_refused(batch):
         (lambda net, batch: sc.predict(net, batch, seq=8), "applies to built-in models, not to a module"),
         (
             lambda net, batch: sc.predict(net, bach=batch),
-            "the batch has no tensor with a dimension",
+            "predict knows no 'bach'; expected one of",
         ),
         (lambda net, batch: sc.predict("lenet5", batch[0]), "--batch is tensor.*, of type Tensor; expected a whole number"),
         (lambda net, batch: sc.predict(nn.Linear, batch), "predict takes a torch.nn.Module or a model's name, not type"),

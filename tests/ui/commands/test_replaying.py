@@ -124,7 +124,7 @@ def test_rules_have_one_row_each_and_details_only_on_request(schedcast, trace):
     assert (done.status, done.err) == (0, "")
     assert "With host 2x faster, kernel:/gemm/ 2x faster the mean step goes from 1.00 ms to 0.800 ms (a speed-up of 1.25x)." in done.out
     assert "ms after" in done.out
-    details = ("waiting for the device does not scale", "Busiest streams", "cuda:0 stream 20", "ProfilerStep#3")
+    details = ("waiting for the device or for worker processes does not scale", "Busiest streams", "cuda:0 stream 20", "ProfilerStep#3")
     assert not any(message in done.out for message in (*details, "Bounds"))
     detailed = schedcast.call("replay", trace, *rules, "--details", COLUMNS="200").out
     assert all(message in detailed for message in details)
