@@ -33,7 +33,7 @@ STRATEGIES = ("baseline", "backward-fusion", "forward-fusion", "turbodl")
 PREDICTED = PREDICTION | {"model", "batch", "machine"}
 
 #: Quantities that may be null in a complete document.
-UNKNOWN = {"largest_batch", "image_size", "mfu"}
+UNKNOWN = {"largest_batch", "image_size", "mfu", "reserved_bytes"}
 #: Quantities that the baseline lacks, because they compare with it.
 OVER_BASELINE = {"speedup_interval", "faster_probability", "predicted_speedup_interval", "measured_speedup_interval"}
 
@@ -47,7 +47,7 @@ def complete(document: dict[str, object]) -> bool:
 def finite(item: object) -> bool:
     """Whether every number in a document is finite and nothing is null."""
     if isinstance(item, dict):
-        return all(map(finite, item.values()))
+        return all(finite(inner) for key, inner in item.items() if key not in UNKNOWN)
     if isinstance(item, list):
         return all(map(finite, item))
     return item is not None and (not isinstance(item, float) or math.isfinite(item))

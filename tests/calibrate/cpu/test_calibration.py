@@ -227,7 +227,9 @@ def test_memory_is_checked_before_anything_is_allocated(two_cores):
     machine = small(3 * 10**9)  # enough for one strategy, but not for all together
     forecasts, refused = plan_all(job, strategies.names(1), {}, machine, CostModel(machine))
     assert list(refused) == ["bppsa"]  # its Jacobians alone need more
-    with refuses(Code.MEMORY, rf"comparing {len(forecasts)} strategies at once does not fit: needs .* GiB, 2.79 GiB \(3 GB\) there"):
+    with refuses(
+        Code.MEMORY, rf"comparing {len(forecasts)} strategies at once does not fit: needs .* GiB \(allocated\), 2.79 GiB \(3 GB\) there"
+    ):
         require_memory_together(forecasts.values(), calibrate=True)
 
 
