@@ -356,6 +356,8 @@ class References:
         if self._first is None or self._first[0] != self.key(plan):
             self._first = self.key(plan), trained(steps=1)
         first = compare(job, built, plan, backend, self._first[1], 1)
+        if not self._first[1].finite:  # gradients overflow, and a scaler skips the step: what it keeps says whether the plan does so too
+            first = replace(first, max_grad_error=0.0)
         numerics = replace(numerics, first_error=max(first.max_grad_error, first.max_param_error))
         if numerics.equal(job.precision) or not first.equal(job.precision):
             return numerics

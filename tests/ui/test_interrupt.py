@@ -107,7 +107,7 @@ CASES = {
 def test_a_run_keeps_its_completed_steps(tmp_path, by, ended):
     arguments = ["run", "--model", "rnn_bitstream", "--image-size", 20, "--batch", 4, "--strategy", "baseline", "--beside", "autograd"]
     places = ["--metrics", "m.json", "--out", "page", "--timeline", "t.json"]
-    code = MARK.format(module="executors.cpu.workers", function="Workers.run", count=3, mark=str(tmp_path / "mark"), after=False, wait_s=0)
+    code = MARK.format(module="executors.cpu.workers", function="Workers.run", count=8, mark=str(tmp_path / "mark"), after=False, wait_s=0)
     status, out, err = interrupted(tmp_path, code, *arguments, "--steps", 200_000, *places, by=by)
     assert (status, out, err) == (ended[0], "", f"report: page/index.html\n{ended[2]}")
     document = TrainingRun.load(tmp_path / "m.json")
