@@ -66,7 +66,7 @@ def test_numbers_equal_plain_pytorch(count, model, options, mode):
     built = job.build()
     with FakeGpu() as gpu:
         backend = CudaBackend(machine, gpu, mode)
-        numerics = compare(job, built, plan, backend, Expected.of(job, built, 11, backend, [(len(plan.losses), (), ())]), 11)
+        numerics = compare(job, built, plan, backend, References(job, built, 11, backend).of(plan), 11)
     assert numerics.equal("fp64"), numerics
 
 

@@ -206,7 +206,7 @@ def test_a_device_of_a_scan_needs_as_much_memory_however_many_there_are():
         machine = load_machine("k80x16", devices=count)
         options = {"bppsa": f"scan=blelloch,devices={count}", "gpipe": f"microbatches={count},rematerialize=on"}
         for name, batch in (("bppsa", 4), ("gpipe", 4 * count)):
-            plan = planned(f"{name}:{options[name]}", Job(f"{chains.__file__}:tanh_{2 * count}", batch), machine)
+            plan = planned(f"{name}:{options[name]}", Job(f"{chains.__file__}:tanh_{2 * count}", batch, form="fused"), machine)
             peaks[name].append(max(forecast(plan, machine, CostModel(machine)).peak_bytes.values()))
     assert len(set(peaks["bppsa"])) == 1
     grown = [later - earlier for earlier, later in pairwise(peaks["gpipe"])]
