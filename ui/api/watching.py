@@ -20,6 +20,7 @@ import torch
 from rich.console import Console
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from simulator.model.user_code import brief
 from traces import units
 from traces.errors import SchedcastError
 from traces.process import spec_of
@@ -98,14 +99,14 @@ class Watch(Shown):
             if self.ended:
                 self._stop()
         except Exception as error:
-            self._give_up(_cause(error))
+            self._give_up(error)
 
     def __exit__(self, *error: object) -> None:
         """Stop. What was recorded until here is kept."""
         try:
             self._stop()
         except Exception as failure:
-            self._give_up(_cause(failure))
+            self._give_up(failure)
 
     def _begin(self) -> None:
         """Start the profiler, in the thread of the steps."""
@@ -131,14 +132,14 @@ class Watch(Shown):
             with _changing:
                 _recording[:] = [other for other in _recording if other() is not self]
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, cause: Exception) -> None:
         """End the recording, and say once why there is none."""
         try:
             self._stop()
         except Exception as error:  # the profiler fails once more; the loop goes on without it
             log.debug("%s", error)
         if not self.failure:
-            self._warn(why)
+            self._warn(str(cause) if isinstance(cause, SchedcastError) else brief(cause))
 
     def _warn(self, why: str) -> None:
         """Keep and print why the recording fails or lacks steps. It is no Python warning, since a filter may make an error of one."""
@@ -227,12 +228,6 @@ def _cost(share: float) -> str:
 def on_gpu() -> bool:
     """Whether PyTorch sees a GPU whose work can be recorded."""
     return torch.cuda.is_available()
-
-
-def _cause(error: Exception) -> str:
-    """What failed, in a line."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, SchedcastError) else f"{type(error).__name__}: {text}"
 
 
 def _writable(out: str | Path, rank: str) -> Path:
