@@ -301,7 +301,7 @@ def test_another_strategy_leaves_the_other_answers_as_they_are(page, monkeypatch
     planned, plan = [], forecast.plan_strategy
     monkeypatch.setattr(forecast, "plan_strategy", lambda text, *rest: planned.append(text) or plan(text, *rest))
     app = page(**JOB, strategy=["forward-fusion"], optimizer="adagrad:for")
-    assert sorted(planned) == ["baseline", "forward-fusion", "pytorch", "pytorch-graph"]
+    assert sorted(planned) == ["baseline", "forward-fusion", "pytorch", "pytorch-ddp", "pytorch-fsdp", "pytorch-graph"]
     planned.clear()
     app.session_state["strategies"] = ["forward-fusion", "backward-fusion"]
     app.run()
