@@ -203,7 +203,7 @@ class ValidationResult(Data):
 
     `max_grad_error` and `max_param_error` compare with plain PyTorch. `reference_grad_error` and `reference_param_error` compare plain
     PyTorch with itself, run twice: on a GPU its numbers may differ from run to run, and a plan's may by a multiple of that. If a plan's
-    numbers are beyond the tolerance, the second run is from parameters that are one rounding away. `first_step_error` is the largest
+    numbers are beyond the tolerance, other runs are from parameters that are one rounding away. `first_step_error` is the largest
     difference from plain PyTorch after the first step, which nothing but the tolerance excuses.
 
     Intervals hold 90 %. That of `predicted_speedup` comes from draws of the costs that both plans share, those of `measured_speedup` and of
