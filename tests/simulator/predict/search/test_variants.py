@@ -200,6 +200,20 @@ def test_what_was_simulated_because_it_may_be_small_stays_in_the_cache(setup, tm
         assert rank(again).result.document() == rank(first).result.document()
 
 
+def test_a_plan_at_its_limit_does_not_win_while_another_one_has_room(setup):
+    """Parameters that stay gathered make the step shorter. What is reserved for them is nine tenths of the memory."""
+    wide = Job("lm:form=llama,layers=2,d_model=512,heads=4,ffn=131072,vocab=500", 2, 16, precision="amp", autocast="gpu", optimizer="adamw")
+    texts = ["fsdp:reshard=off", "fsdp:prefetch=0"]
+    free = evaluate(replace(setup, job=wide, microbatches={}), texts[0])
+    limit = int(free.simulated.memories[0].reserved_bytes / 0.9)
+    result = rank(search(replace(setup, job=wide, machine=setup.machine.with_memory_limit(limit), microbatches={}), texts, here)).result
+    roomy, limited = result.plans
+    assert (result.best, roomy.at_limit, limited.at_limit) == (texts[1], False, True)
+    assert limited.fits
+    assert limited.step_s < roomy.step_s
+    assert (roomy.probability, limited.probability) == (1, 0)
+
+
 def test_a_plan_that_cannot_fit_is_refused_before_it_is_simulated(setup):
     small = replace(setup, machine=setup.machine.with_memory_limit(10**7))
     refused = evaluate(small, "fsdp --accumulate 2", float("inf"))
