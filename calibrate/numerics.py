@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, isfinite
-from typing import Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -27,6 +27,9 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, CARRIED_KINDS, Operand
 from simulator.strategies.pipeline.staleness import Staleness, staleness
 from traces.documents.comparison import ValidationResult
+
+if TYPE_CHECKING:
+    from executors.parallel import Parallel
 
 #: By batch-norm layer, the equal parts of its input, along images, height and width, that have statistics of their own.
 BatchNormDegrees = tuple[tuple[str, tuple[int, ...]], ...]
@@ -116,6 +119,7 @@ def reference(
     stale: Mapping[str, Staleness] | None = None,
     batch_norm: BatchNormDegrees = (),
     fusion: Literal["none", "forward", "backward"] = "none",
+    parallel: "Parallel | None" = None,
 ) -> Reference:
     """Plain PyTorch's training loop on the job's own module, which it moves to the device of `backend` (default: the CPU) and trains.
 
@@ -123,21 +127,26 @@ def reference(
     `parts` is the number of microbatches or shards into which it splits the batch (default: the job's microbatches). With `same_masks` it
     uses the dropout masks and the form of update of the backend's programs, so that numbers can be compared; this costs time.
     `stale`: train with weights of this staleness, by parameter (`executors.reference`). `batch_norm`: normalize by parts.
-    `fusion`: hooks update in "forward" or in "backward".
+    `fusion`: hooks update in "forward" or in "backward". `parallel`: as one of several processes, with its part of the batch.
     """
     forms, parts = backend.forms if backend is not None else PLAIN, job.accumulate if parts is None else parts
     if backend is not None and backend.torch_device.type != "cpu":
         built.replace_tensors(lambda tensor: tensor.to(backend.torch_device))
+    shares = 1 if parallel is None else parallel.group.size()
+    whole = _without_batch(job, built, parts * shares)
+    inputs, target, module = built.inputs if not built.keywords else built.keywords, built.target, built.module
+    if parallel is not None:
+        inputs, target, module = parallel.part(inputs, whole), parallel.part(target, whole), parallel.wrapped(module, parts)
     trainer = (StaleReference if stale else Reference if fusion == "none" else Hooked)(
-        built.module,
-        built.inputs if not built.keywords else built.keywords,
-        built.target,
+        module,
+        inputs,
+        target,
         built.loss,
         job.optimizer,
         job.form,
         job.hyper,
         accumulate=parts,
-        whole=_without_batch(job, built, parts),
+        whole=whole,
         clip_norm=job.clip_norm,
         dropout_seed=job.seed if same_masks else None,
         draws=forms.draws,
@@ -150,7 +159,8 @@ def reference(
     trainer.batch_norm_parts = dict(batch_norm)
     # the numbers are the same, and running statistics would change twice; a lowered module computes again with other parameters
     if job.checkpoint != choice.NONE and not same_masks and not job.lowered_dtype:
-        trainer.checkpointed = levels_of(job.graph(job.batch // parts, parts))
+        levels = levels_of(job.graph(job.batch // (parts * shares), parts * shares))
+        trainer.checkpointed = levels if parallel is None else {f"{parallel.prefix}{name}": level for name, level in levels.items()}
     if isinstance(trainer, Hooked) and fusion != "none":
         return trainer.fuse(fusion)
     return trainer.stale(stale) if isinstance(trainer, StaleReference) else trainer

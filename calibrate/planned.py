@@ -3,7 +3,7 @@
 From the forecasts follow the memory that a comparison needs, and how long a validation or a calibration will take.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -32,12 +32,14 @@ from traces.errors import Code, Refusal, SchedcastError
 GPU_KEY_S, CPU_SAMPLE_S = 0.05, 1e-3
 
 
-def validation_seconds(forecasts: Mapping[str, Forecast], testbed: Testbed, rounds: int, calibrate: bool) -> float:
+def validation_seconds(
+    forecasts: Mapping[str, Forecast], testbed: Testbed, rounds: int, calibrate: bool, parallel: Sequence[Forecast] = ()
+) -> float:
     """Return the seconds of a validation of `forecasts` by label, which include the baseline, in `rounds` rounds on `testbed`.
 
     Every program takes steps for its numerics, its peak memory, its warm-up and the rounds. The baseline's program is run twice, and plain
-    PyTorch, assumed to take as long, beside them. With `calibrate`, an interleaved testbed samples the keys of each program, warm and cold,
-    before and after its steps of a round; others measure each missing key once.
+    PyTorch, assumed to take as long, beside them, and so are its loops of several processes (`parallel`). With `calibrate`, an interleaved
+    testbed samples the keys of each program, warm and cold, before and after its steps of a round; others measure each missing key once.
     """
     base = forecasts["baseline"]
     unit = base.machine.host(base.plan.devices[0]).graph_iterations if base.timeline.mode == GRAPH else 1
@@ -45,7 +47,7 @@ def validation_seconds(forecasts: Mapping[str, Forecast], testbed: Testbed, roun
     once = STEPS + (WARM_UP + 1) + (WARM_UP + unit)
     plain_steps = STEPS + WARM_UP + rounds * testbed.plain_steps_per_round
     total_s = sum((once + rounds * units_in_round(testbed, step_s * unit) * unit) * step_s for step_s in steps_s)
-    total_s += plain_steps * base.timeline.step_s
+    total_s += plain_steps * sum(each.timeline.step_s for each in (base, *parallel))
     if not calibrate:
         return total_s
     keys = [_keys(forecast) for forecast in forecasts.values()]
@@ -155,12 +157,12 @@ def does_not_fit(predicted: Forecast, largest: int | None) -> Refusal:
     return Refusal(Code.MEMORY, f"{predicted.plan.strategy} does not fit: {shortfall}; {holders}; {batch_words(largest)}")
 
 
-def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> None:
+def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool, parallel: Sequence[Forecast] = ()) -> None:
     """Raise SchedcastError if a validation, which holds all its programs at once, needs more memory than its machine has.
 
     A forecast that is given twice has two programs. All of them hold their parameters and state (with CUDA graphs, and where tasks lag, so
     that iterations are unfinished between turns, their whole peak), and one of them runs. The first device's memory also holds a step of
-    plain PyTorch and, with `calibrate`, the operands of the keys measured meanwhile.
+    plain PyTorch and, with `calibrate`, the operands of the keys measured meanwhile. `parallel`: PyTorch's loops of several processes.
     """
     forecasts = list(forecasts)
     machine = forecasts[0].machine
@@ -174,6 +176,7 @@ def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> N
         ]
         added = max(peak - own for peak, own in zip(peaks, resident, strict=True))
         held[memory.name] = {"parameters and state of all strategies": sum(resident), "a running one besides": added}
+        held[memory.name]["PyTorch's own parallel loops"] = sum(f.memory_bytes.get(memory.name, 0) for f in parallel)
         if memory is first:
             held[memory.name]["a step of plain PyTorch"] = max(peaks)
             held[memory.name]["operands of ops to measure"] = _operand_bytes((f.plan for f in forecasts), machine) if calibrate else 0

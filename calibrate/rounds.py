@@ -73,8 +73,8 @@ class RoundTimes:
     `counted` are the numbers of the rounds that count, and `key_samples` of the key samples taken in them (sample 0 belongs to the
     warm-up); `loop_samples` are those of the keys of PyTorch's own loop. `disturbed` is how many rounds were disturbed, and `busy_share`
     the share of the machine that others took in those that count, on average; None if unknown. Seconds are those
-    of the counted rounds: `plain_s` of plain PyTorch's steps by round, `reference_in_steps_s` and `reference_in_samples_s` of the reference
-    kernel during the baseline's steps and during key samples.
+    of the counted rounds: `plain_s` of plain PyTorch's steps by round, `others_s` the same of each of the other loops,
+    `reference_in_steps_s` and `reference_in_samples_s` of the reference kernel during the baseline's steps and during key samples.
     """
 
     counted: list[int]
@@ -85,6 +85,7 @@ class RoundTimes:
     plain_s: list[list[float]]
     reference_in_steps_s: list[float]
     reference_in_samples_s: list[float]
+    others_s: Sequence[list[list[float]]] = ()
 
 
 def run_rounds(
@@ -95,16 +96,19 @@ def run_rounds(
     rounds: int = ROUNDS,
     sampled_for: Profile | None = None,
     loop: Plan | None = None,
+    others: Sequence[tuple[Plan, PlainLoop]] = (),
 ) -> RoundTimes:
     """Warm up, then run rounds until `rounds` of them were undisturbed, or half as many again were run.
 
     The last candidate's plan must be the baseline's. If fewer than half of `rounds` rounds were undisturbed, all rounds count.
     `sampled_for`: the profile for which the rounds also sample keys, those of `loop` (the plan of PyTorch's own loop) included, and
-    interference; None: they do not.
+    interference; None: they do not. `others`: PyTorch's loops in several processes, with their plans, which run after the plain one.
     """
     for candidate in candidates:
         sample(candidate.program, WARM_UP + candidate.program.unit)
-    plain.train(WARM_UP)
+    loops, loop_plans = [plain, *(each for _, each in others)], [plan for plan, _ in others]
+    for each in loops:
+        each.train(WARM_UP)
     testbed.reference_kernel_s()  # it is made and warms up now, not within the first round
     plans = [candidate.plan for candidate in candidates[:-1]]
 
@@ -115,24 +119,26 @@ def run_rounds(
                 testbed.sample_loop_keys(loop, number)
 
     if sampled_for is not None:
-        testbed.sample_keys(plans, 0)
+        testbed.sample_keys([*plans, *loop_plans], 0)
     sample_all(0)
     total = rounds + 2
     undisturbed: list[int] = []
     busy_shares: list[float | None] = []
-    plain_s: list[list[float]] = []
+    loops_s: list[list[list[float]]] = [[] for _ in loops]
     reference_s: list[tuple[list[float], list[float]]] = []
     count = len(candidates)
     before = candidates[-1]
     for number in range(rounds + rounds // 2):
         if number and number % PROCESS_ROUNDS == 0:
-            plain.restart(WARM_UP)
+            for each in loops:
+                each.restart(WARM_UP)
         monitor = testbed.monitor()
         in_steps, in_samples = [], []
         for place in range(count):
             candidate = candidates[(number + place) % count]
             if sampled_for is not None:
-                in_samples += testbed.sample_keys([before.plan, candidate.plan], 1 + number * count + place)
+                sampled = [before.plan, candidate.plan, *(loop_plans if not place else ())]
+                in_samples += testbed.sample_keys(sampled, 1 + number * count + place)
             before = candidate
             known_s = candidate.steps_s[-1][-1] if number else math.inf
             candidate.run(units_in_round(testbed, known_s * candidate.program.unit) * candidate.program.unit)
@@ -140,7 +146,8 @@ def run_rounds(
                 in_steps += testbed.reference_kernel_s()
         reference_s.append((in_steps, in_samples))
         sample_all(1 + number)
-        plain_s.append(plain.train(testbed.plain_steps_per_round)[SETTLING:])
+        for each, own_s in zip(loops, loops_s, strict=True):
+            own_s.append(each.train(testbed.plain_steps_per_round)[SETTLING:])
         conditions = monitor.stop()
         busy_shares.append(conditions.busy_share)
         if not conditions.rejected:
@@ -149,16 +156,17 @@ def run_rounds(
         if len(undisturbed) >= rounds or (number + 1 >= rounds and len(undisturbed) >= rounds // 2):
             break
     progress(total, total, "done")
-    counted = undisturbed if len(undisturbed) >= max(1, rounds // 2) else list(range(len(plain_s)))
+    counted = undisturbed if len(undisturbed) >= max(1, rounds // 2) else list(range(len(busy_shares)))
     return RoundTimes(
         counted,
         [1 + r * count + place for r in counted for place in range(count)],
         [1 + r for r in counted],
-        len(plain_s) - len(undisturbed),
+        len(busy_shares) - len(undisturbed),
         _mean([busy_shares[r] for r in counted]),
-        [plain_s[r] for r in counted],
+        [loops_s[0][r] for r in counted],
         [s for r in counted for s in reference_s[r][0]],
         [s for r in counted for s in reference_s[r][1]],
+        [[own_s[r] for r in counted] for own_s in loops_s[1:]],
     )
 
 

@@ -134,6 +134,9 @@ class Testbed(Protocol):
         `same_masks`: as in `calibrate.numerics.reference`. A testbed has one such loop at a time.
         """
 
+    def parallel_loop(self, job: Job, strategy: str) -> PlainLoop:
+        """PyTorch's own loop of several processes (`PARALLEL_LOOPS`), on a testbed of several. Raises SchedcastError if it cannot train."""
+
     def close(self) -> None:
         """End the processes that the testbed has started. Those that are needed later are started again."""
         return

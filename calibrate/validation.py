@@ -1,6 +1,6 @@
 """Validation: predicted against measured step times of one job under several strategies, on this machine."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -17,13 +17,23 @@ from simulator.engine.costs.model import CostModel
 from simulator.model.built import Built
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.predict.forecast import Forecast, forecast, paired_interval
+from simulator.predict.forecast import Forecast, forecast, paired_interval, references
 from simulator.predict.waterfall import measured_waterfall
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_values
-from traces.documents.comparison import BASELINE, INTERLEAVED, PROFILE, PYTORCH, Comparison, Validation, ValidationResult
+from traces.documents.comparison import (
+    BASELINE,
+    INTERLEAVED,
+    PARALLEL_LOOPS,
+    PROFILE,
+    PYTORCH,
+    Comparison,
+    Validation,
+    ValidationResult,
+)
 from traces.documents.profile import Profile, Stats
 from traces.documents.verdict import is_busy, measured_speedup
+from traces.errors import Refusal, SchedcastError
 
 
 @dataclass(frozen=True)
@@ -68,15 +78,26 @@ def strategy_row(candidate: Candidate, predicted: Forecast, against: Against) ->
 
 def loop_row(predicted: Forecast, against: Against) -> ValidationResult:
     """The row of plain PyTorch. Nothing measures its memory. Its numbers are compared with those of a second run of it."""
-    steps_s, numerics = against.times.plain_s, against.base.numerics
-    row = _row(predicted, median(s for steps in steps_s for s in steps), steps_s, against, False)
-    return row.model_copy(
+    numerics = against.base.numerics
+    return _loop_row(predicted, against.times.plain_s, against).model_copy(
         update={
             "against_pytorch": 1.0,
             "max_grad_error": _finite(numerics.reference_grad_error),
             "max_param_error": _finite(numerics.reference_param_error),
         }
     )
+
+
+def parallel_row(predicted: Forecast, steps_s: Sequence[Sequence[float]], against: Against) -> ValidationResult:
+    """The row of one of PyTorch's loops in several processes. Nothing measures its memory or its numbers."""
+    over_plain = measured_speedup(against.times.plain_s, steps_s, against.aa_spread, against.comparisons)
+    return _loop_row(predicted, steps_s, against).model_copy(
+        update={"against_pytorch": over_plain.value, "against_pytorch_interval": over_plain.interval}
+    )
+
+
+def _loop_row(predicted: Forecast, steps_s: Sequence[Sequence[float]], against: Against) -> ValidationResult:
+    return _row(predicted, median(s for steps in steps_s for s in steps), steps_s, against, False)
 
 
 def _row(predicted: Forecast, measured_s: float, steps_s: Sequence[Sequence[float]], against: Against, is_base: bool) -> ValidationResult:
@@ -147,31 +168,36 @@ def validate(
     steps). Without, predictions use the profile as it is. With `timelines` the tasks are timed too, which takes extra runs on a GPU.
     `rounds` is the number of rounds that count. `announce` receives about how many seconds all this takes, before it begins.
 
-    Plain PyTorch is predicted too, and timed in the same rounds. Strategies that cannot be planned for the job, or do
-    not fit, are reported as skipped before anything is allocated. If the baseline is one of them, all are skipped.
+    Plain PyTorch and, in several processes, its own parallel loops are predicted too, and timed in the same rounds. Strategies that cannot
+    be planned for the job, or do not fit, are reported as skipped before anything is allocated. If the baseline is one of them, all are
+    skipped.
     """
 
     def estimate(forecasts: Mapping[str, Forecast]) -> None:
         if BASELINE in forecasts:
-            announce(validation_seconds({label: f for label, f in forecasts.items() if label != PYTORCH}, testbed, rounds, calibrate))
+            programs = {label: f for label, f in forecasts.items() if label not in (PYTORCH, *PARALLEL_LOOPS)}
+            parallel = [forecasts[label] for label in PARALLEL_LOOPS if label in forecasts]
+            announce(validation_seconds(programs, testbed, rounds, calibrate, parallel))
 
     profile.measuring(job.model)
+    loops = [text for text in references(testbed.machine(profile)) if text in (PYTORCH, *PARALLEL_LOOPS)]
     planned, refused = plan_calibrated(
-        testbed, job, [PYTORCH, BASELINE, *requested], shared_options, profile, calibrate, save_to, progress, estimate
+        testbed, job, [*loops, BASELINE, *requested], shared_options, profile, calibrate, save_to, progress, estimate
     )
     loop, rows_of = planned.pop(PYTORCH, None), {}
+    parallel = {text: planned.pop(text) for text in PARALLEL_LOOPS if text in planned}
     for label, refusal in refused.items():
         strategy, options = strategies.parse(label, shared_options)
         rows_of[label] = skipped_row(strategy.name, option_values(options), refusal.words)
-    plain_row = rows_of.pop(PYTORCH, None)
+    plain_row, parallel_rows = rows_of.pop(PYTORCH, None), {text: rows_of.pop(text) for text in PARALLEL_LOOPS if text in rows_of}
     skipped = list(rows_of.values())
     if BASELINE not in planned:
         skipped += [
             skipped_row(f.plan.strategy, f.plan.options, "the baseline, which it is compared with, cannot run") for f in planned.values()
         ]
-        return Outcome(_document(job, testbed, None, None, (), skipped, plain_row), {}, {}, True, 0)
+        return Outcome(_document(job, testbed, None, None, (), skipped, plain_row, parallel_rows.values()), {}, {}, True, 0)
     interleaved = calibrate and testbed.interleaved
-    require_memory_together([*planned.values(), planned[BASELINE]], interleaved)
+    require_memory_together([*planned.values(), planned[BASELINE]], interleaved, list(parallel.values()))
     testbed.open(testbed.machine(profile))
     built = job.build()
     tensors = job_tensors(job, built, job.graph())
@@ -186,8 +212,13 @@ def validate(
     candidates = {label: candidate(label) for label in planned}
     base, second_base = candidates[BASELINE], candidate(BASELINE)
     plain, sampled_for = testbed.plain_loop(job, built, same_masks=False), profile if interleaved else None
-    loop_plan = loop.plan if loop is not None else None
-    times = run_rounds([*candidates.values(), second_base], testbed, plain, progress, rounds, sampled_for, loop_plan)
+    loop_plan, others = loop.plan if loop is not None else None, {}
+    for text, own in parallel.items():
+        try:
+            others[text] = own.plan, testbed.parallel_loop(job, text)
+        except SchedcastError as error:
+            parallel_rows[text] = skipped_row(text, {}, Refusal.by(error).words)
+    times = run_rounds([*candidates.values(), second_base], testbed, plain, progress, rounds, sampled_for, loop_plan, [*others.values()])
     sampled = testbed.record(profile, times.key_samples, times.loop_samples) if interleaved else {}
     if interleaved:
         profile.anchor_s = _median_s(times.reference_in_samples_s) or profile.anchor_s
@@ -203,8 +234,10 @@ def validate(
     rows, comparisons = _compare(candidates, forecasts, against, timelines)
     if loop is not None:
         plain_row = loop_row(forecast(loop.plan, machine, model), against)
+    for (text, (plan, _)), steps_s in zip(others.items(), times.others_s, strict=True):
+        parallel_rows[text] = parallel_row(forecast(plan, machine, model), steps_s, against)
     plain_s = [s for steps_s in times.plain_s for s in steps_s]
-    document = _document(job, testbed, drift, aa_spread, plain_s, [*rows, *skipped], plain_row).model_copy(
+    document = _document(job, testbed, drift, aa_spread, plain_s, [*rows, *skipped], plain_row, parallel_rows.values()).model_copy(
         update={"busy_share": times.busy_share, "comparisons": len(candidates)}
     )
     same_numbers = all(c.numerics.equal(job.precision) for c in candidates.values())
@@ -243,6 +276,7 @@ def _document(
     plain_s: Sequence[float],
     rows: Sequence[ValidationResult],
     plain: ValidationResult | None,
+    parallel: Iterable[ValidationResult],
 ) -> Validation:
     threads, waiting = (testbed.plain_threads if plain_s else None) or (None, None)
     return Validation(
@@ -261,6 +295,7 @@ def _document(
         reference_waiting=waiting,
         reference_runs_s=tuple(plain_s),
         pytorch=plain,
+        parallel=tuple(sorted(parallel, key=lambda row: PARALLEL_LOOPS.index(row.strategy))),
     )
 
 

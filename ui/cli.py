@@ -690,9 +690,10 @@ def main() -> None:
     _show_progress(logging.getLogger("schedcast.progress"))
     ranks = _ranks()
     if ranks is not None and not ranks.first:
+        from calibrate.distributed.loops import RankLoops
         from executors.distributed.loaded_plans import serve_rank
 
-        _exit_now(serve_rank(ranks))
+        _exit_now(serve_rank(ranks, RankLoops()))
     try:
         status = app(args=sys.argv[1:] or ["--help"], prog_name="schedcast", standalone_mode=False)
         sys.stdout.flush()

@@ -4,14 +4,13 @@ The cores are those that this process may use. In a container only what its syst
 counts where the whole machine's times are visible.
 """
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import psutil
 
-from executors.cpu.cores import available_cores
+from executors.cpu.cores import available_cores, cpu_s
 
 try:
     import resource
@@ -66,26 +65,6 @@ class CpuMonitor:
 
     def stop(self) -> Disturbance:
         return self._start.until(core_times(self._own_s))
-
-
-def cpu_s() -> float:
-    """CPU seconds so far of this process and of its children, those that have ended included."""
-    own = os.times()
-    return own.user + own.system + children_s()
-
-
-def children_s() -> float:
-    """CPU seconds so far of this process's children, those that have ended included."""
-    ended = os.times()
-    return ended.children_user + ended.children_system + sum(map(_used_s, psutil.Process().children(recursive=True)))
-
-
-def _used_s(process: psutil.Process) -> float:
-    try:
-        times = process.cpu_times()
-    except psutil.Error:  # it has just ended
-        return 0.0
-    return times.user + times.system
 
 
 def core_times(own_s: Callable[[], float] = cpu_s) -> CoreTimes:

@@ -56,8 +56,10 @@ def launch(command: list[str], environment: dict[str, str], channel: int, errors
 class PlainProcess:
     """The process, which starts with the first request. It ends with `close`, with this object, and with this process however that ends."""
 
-    def __init__(self):
+    def __init__(self, alone: bool = True):
+        """`alone`: it is plain PyTorch's only process, else one of those that torchrun has started."""
         self._process: subprocess.Popen | None = None
+        self._alone = alone
 
     def ask(self, name: str, *arguments: object) -> Any:
         """The answer of `PlainServer` to a request. Raises SchedcastError if it cannot answer, or ends."""
@@ -87,7 +89,7 @@ class PlainProcess:
             self._errors = failed.enter_context(tempfile.TemporaryFile())
             self._channel, theirs = map(failed.enter_context, Pipe())
             try:
-                self._process = launch(command, user_environment(), theirs.fileno(), self._errors)
+                self._process = launch(command, user_environment(alone=self._alone), theirs.fileno(), self._errors)
             except OSError as error:
                 raise SchedcastError(f"the process that runs plain PyTorch cannot be started: {error}") from error
             theirs.close()
@@ -119,9 +121,10 @@ def _end(process: subprocess.Popen, channel: Connection, errors: IO) -> None:
 class ProcessLoop:
     """Plain PyTorch's training of a job in the process (`calibrate.testbed.PlainLoop`)."""
 
-    def __init__(self, process: PlainProcess, job: Job, same_masks: bool, about: str):
-        self._process, self.about = process, about
-        self._load = "load", job.describe(), same_masks
+    def __init__(self, process: PlainProcess, job: Job, same_masks: bool, about: str, parallel: str = ""):
+        """`parallel`: as in `PlainServer.load`. Such a loop shares its process with others, and starts with it once."""
+        self._process, self.about, self._parallel = process, about, parallel
+        self._load = "load", job.describe(), same_masks, parallel
         self._start()
 
     def restart(self, warm_up: int) -> None:
@@ -130,13 +133,14 @@ class ProcessLoop:
         self.train(warm_up)
 
     def _start(self) -> None:
-        self._process.close()
+        if not self._parallel:
+            self._process.close()
         self._process.ask(*self._load)
         self.losses: list[float] = []
 
     def train(self, steps: int, batches: Sequence[tuple] | None = None) -> list[float]:
         """Train `steps` steps, each timed by itself."""
-        steps_s, losses = self._process.ask("train", steps, batches)
+        steps_s, losses = self._process.ask("train", steps, batches, self._parallel)
         self.losses += losses
         return steps_s
 

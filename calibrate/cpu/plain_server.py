@@ -13,7 +13,7 @@ import statistics
 import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +23,7 @@ from calibrate.tiny_model import loop_costs, loop_plan
 from executors.binding import Forms
 from executors.cpu.allocator import prepare
 from executors.cpu.cores import waiting
+from executors.kernels.communication import TIMEOUT
 from executors.reference import Reference
 from executors.tensors import module_tensors
 from simulator.machine.this_cpu import this_cpu
@@ -33,6 +34,9 @@ from simulator.plan.task import Task
 from traces.documents.profile import LoopCosts
 from traces.errors import SchedcastError
 from traces.process import seconds_of
+
+if TYPE_CHECKING:
+    from executors.parallel import Parallel
 
 _SAMPLES = 15
 #: Bytes of fresh memory that are written at a time: more than the caches of many CPUs hold, little enough to take milliseconds.
@@ -74,7 +78,7 @@ class PlainServer:
     """What the process does. Each method but those with an underscore answers one kind of request."""
 
     def __init__(self):
-        self._plain: Reference | None = None
+        self._loops: dict[str, tuple[Reference, int]] = {}  # with the batch, by the name of a parallel one
         self._sampler = PairSampler(forms=_OWN_DRAWS)
         self._plan: Plan | None = None
 
@@ -87,27 +91,31 @@ class PlainServer:
         """The number of threads of an op, and how they wait (`executors.cpu.cores`)."""
         return torch.get_num_threads(), waiting(os.environ)
 
-    def load(self, fields: dict[str, Any], same_masks: bool) -> None:
-        """Begin to train a job, given its fields. `same_masks`: as in `calibrate.numerics.reference`."""
-        self._plain = None  # frees it before the next one is made
-        job = Job(**fields)
-        self._batch = job.batch
-        self._plain = reference(job, job.build(), same_masks)
+    def load(self, fields: dict[str, Any], same_masks: bool, parallel: str = "") -> None:
+        """Begin to train a job, given its fields. `same_masks`: as in `calibrate.numerics.reference`.
 
-    def train(self, steps: int, batches: list | None) -> tuple[list[float], list[float]]:
+        `parallel`: in this loop of `PARALLEL_LOOPS`, as one of the processes that torchrun has started.
+        """
+        self._loops.pop(parallel, None)  # frees it before the next one is made
+        job = Job(**fields)
+        plain = reference(job, job.build(), same_masks, parallel=_joined(parallel) if parallel else None)
+        self._loops[parallel] = plain, job.batch
+
+    def train(self, steps: int, batches: list | None, parallel: str = "") -> tuple[list[float], list[float]]:
         """Train `steps` steps, on `batches` of (inputs, target) or on the job's own. Returns each step's seconds, and the losses."""
+        plain, batch = self._loops[parallel]
         steps_s, losses = [], []
-        with training_step(self._batch):
+        with training_step(batch):
             for number in range(steps):
                 if batches is not None:
-                    self._plain.feed(*batches[number])
+                    plain.feed(*batches[number])
                 begin = time.perf_counter()
-                losses.append(self._plain.step())
+                losses.append(plain.step())
                 steps_s.append(time.perf_counter() - begin)
         return steps_s, [float(loss) for loss in losses]
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        return {name: tensor.detach() for name, tensor in module_tensors(self._plain.module).items()}
+        return {name: tensor.detach() for name, tensor in module_tensors(self._loops[""][0].module).items()}
 
     def forget_keys(self) -> None:
         """Free the operands of all keys."""
@@ -127,6 +135,19 @@ class PlainServer:
         sampler.sample(keys, number)
         usable = (key for key in keys if key not in sampler.failures)
         return {key: (sampler.samples[key].cold_s[-1], sampler.samples[key].warm_s[-1]) for key in usable}, sampler.failures
+
+
+def _joined(loop: str) -> "Parallel":
+    """The loop with the group of all processes, which meet at torchrun's store: that is not this process's, whoever's it is."""
+    import torch.distributed as dist
+
+    from executors.parallel import Parallel
+
+    if not dist.is_initialized():
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+        store, rank, world = next(dist.rendezvous("env://"))
+        dist.init_process_group("gloo", store=dist.PrefixStore("loops", store), rank=rank, world_size=world, timeout=TIMEOUT)
+    return Parallel(loop, dist.group.WORLD)
 
 
 def serve() -> None:

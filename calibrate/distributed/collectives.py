@@ -24,7 +24,7 @@ from simulator.engine.collectives.rounds import SEND
 from simulator.plan.bodies.copy import Copy
 from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan
-from simulator.plan.task import ACTIVATION, BUFFER, TRANSFER, Resource, Segment, Storage, Task, Value
+from simulator.plan.task import ACTIVATION, BUFFER, TRANSFER, Operand, Resource, Segment, Storage, Task, Value
 from traces.documents.collectives import CollectiveLaw, LawPiece, law_name
 from traces.documents.profile import Profile, Stats
 from traces.errors import SchedcastError
@@ -245,10 +245,32 @@ def _longest_s(times: Sequence[Measured]) -> list[float]:
 
 def _alone(plan: Plan, task: Task) -> Plan:
     """A plan with only this collective, on buffers of its own. They start as zeros, so that sums over many calls stay finite."""
+    if task.body.listed:
+        plan, task = _on_all_devices(plan, task)
     values = {name: replace(plan.values[name], kind=BUFFER, source=None) for name in dict.fromkeys(o.value for o in task.inputs)}
     values |= {o.value: plan.values[o.value] for o in task.writes}
     storages = {value.storage: plan.storages[value.storage] for value in values.values()}
     return Plan("collective", (Segment((replace(task, after=(), lag=0),)),), values, storages)
+
+
+def _on_all_devices(plan: Plan, task: Task) -> tuple[Plan, Task]:
+    """A collective of which the plan has the operands of a few devices, with those of all: each has the like of another one's."""
+    listed, devices = task.body.listed, task.body.devices
+    values, storages = {}, {}
+
+    def of_all(operands: Sequence[Operand]) -> tuple[Operand, ...]:
+        count, every = len(operands) // listed, []
+        for number, device in enumerate(devices):
+            for operand in operands[number % listed * count :][:count]:
+                like = plan.values[operand.value]
+                name, storage = f"{like.name} of {device}", f"{like.storage} of {device}"
+                values[name] = replace(like, name=name, device=device, storage=storage)
+                storages[storage] = replace(plan.storages[like.storage], name=storage, device=device)
+                every.append(replace(operand, value=name))
+        return tuple(every)
+
+    operands = {kind: of_all(getattr(task, kind)) for kind in ("reads", "writes", "mutates")}
+    return replace(plan, values=values, storages=storages), replace(task, body=replace(task.body, listed=0), **operands)
 
 
 def _message(size_bytes: int, devices: Sequence[str]) -> Plan:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import cast
 
 from calibrate.cpu.contention import learn_contention
-from calibrate.cpu.monitor import CpuMonitor, children_s
+from calibrate.cpu.monitor import CpuMonitor
 from calibrate.cpu.testbed import CpuTestbed, cpu_machine
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.distributed.collectives import CollectiveSampler, measure_collectives
+from calibrate.distributed.loops import GroupLoop, RankLoops
 from calibrate.identity import describe_cpu
 from calibrate.testbed import Progress
 from executors.cpu.backend import CpuBackend
@@ -23,6 +24,7 @@ from executors.cuda.driver import Driver
 from executors.distributed.backend import DistributedBackend
 from executors.distributed.control import ControlChannel
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from traces.documents.profile import Profile
 from traces.errors import SchedcastError
@@ -41,7 +43,7 @@ class GpuGroupTestbed(GpuTestbed):
         if mode != "eager":
             raise SchedcastError(f"--mode {mode}: several processes run eagerly; leave it out, or use one process")
         super().__init__(driver, mode, precision)
-        self._channel = channel
+        self._channel, self._loops = channel, RankLoops()
 
     def machine(self, profile: Profile | None) -> Machine:
         return replicated(super().machine(profile), self._channel.ranks.world)
@@ -57,6 +59,9 @@ class GpuGroupTestbed(GpuTestbed):
 
     def _backend(self, machine: Machine) -> DistributedBackend:
         return DistributedBackend(machine, self._channel, "cuda", self.precision)
+
+    def parallel_loop(self, job: Job, strategy: str) -> GroupLoop:
+        return GroupLoop(self.backend, self._loops, job, strategy)
 
     def about(self) -> dict[str, object]:
         return {**super().about(), "processes": self._channel.ranks.world, "library": NCCL}
@@ -94,7 +99,7 @@ class CpuGroupTestbed(CpuTestbed):
     def __init__(self, channel: ControlChannel):
         """Warns if processes share cores, which no prediction takes into account."""
         super().__init__(channel.ranks.world)
-        self._channel = channel
+        self._channel, self._loops = channel, RankLoops()
         self._collectives: CollectiveSampler | None = None
         cores = len(available_cores())
         if channel.ranks.local_world > cores:
@@ -130,9 +135,16 @@ class CpuGroupTestbed(CpuTestbed):
         self._collectives.sample([shape for plan in plans for shape in self._collectives.add(plan)], number)
         return reference_s
 
+    def parallel_loop(self, job: Job, strategy: str) -> GroupLoop:
+        return GroupLoop(self.backend, self._loops, job, strategy)
+
+    def close(self) -> None:
+        super().close()
+        self._loops.close()
+
     def monitor(self) -> CpuMonitor:
         """Watch for work on this node that is not of these processes."""
-        return CpuMonitor(lambda: sum(self._collectives.backend.cpu_seconds()[: self._channel.ranks.local_world]) + children_s())
+        return CpuMonitor(lambda: sum(self._collectives.backend.cpu_seconds()[: self._channel.ranks.local_world]))
 
     def reference_kernel_s(self) -> list[float]:
         """An empty list: one process's reference kernel would make the others wait for a time that no process knows."""

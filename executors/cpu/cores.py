@@ -1,7 +1,8 @@
-"""The cores of this machine, and OpenMP's wait policy: what the threads of PyTorch's ops do between two ops. Does not need torch.
+"""The cores of this machine, what this process has used of them, and OpenMP's wait policy. Does not need torch.
 
-Our workers are pinned to a core each, so their threads must sleep; PyTorch's own threads spin for a while, which makes them faster by
-themselves. So the command line sets the policy for its process, and plain PyTorch runs in another one with the user's own environment.
+The policy says what the threads of PyTorch's ops do between two ops. Our workers are pinned to a core each, so their threads must sleep;
+PyTorch's own threads spin for a while, which makes them faster by themselves. So the command line sets the policy for its process, and
+plain PyTorch runs in another one with the user's own environment.
 """
 
 import os
@@ -20,12 +21,12 @@ def wait_passively() -> None:
         os.environ |= {_POLICY: "PASSIVE", _OURS: "PASSIVE"}
 
 
-def user_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment (default: this process's) without what `wait_passively` and torchrun have added to it."""
+def user_environment(environment: Mapping[str, str] | None = None, alone: bool = True) -> dict[str, str]:
+    """The environment (default: this process's) without what `wait_passively` has added to it; `alone`: nor what torchrun has."""
     given = dict(os.environ if environment is None else environment)
     if given.pop(_OURS, None) == given.get(_POLICY):
         given.pop(_POLICY, None)
-    if _TORCHRUN in given and given.get(_THREADS) == "1":  # plain PyTorch is one process, whatever torchrun started
+    if alone and _TORCHRUN in given and given.get(_THREADS) == "1":  # plain PyTorch is one process, whatever torchrun started
         del given[_THREADS]
     return given
 
@@ -38,3 +39,19 @@ def waiting(environment: Mapping[str, str]) -> str:
 
 def available_cores() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else tuple(range(os.cpu_count() or 1))
+
+
+def cpu_s() -> float:
+    """CPU seconds so far of this process and of its children, those that have ended included."""
+    import psutil  # takes a moment, which commands that measure nothing need not wait for
+
+    def used_s(process: psutil.Process) -> float:
+        try:
+            times = process.cpu_times()
+        except psutil.Error:  # it has just ended
+            return 0.0
+        return times.user + times.system
+
+    own = os.times()
+    ended_s = own.children_user + own.children_system
+    return own.user + own.system + ended_s + sum(map(used_s, psutil.Process().children(recursive=True)))

@@ -71,7 +71,7 @@ class DistributedBackend:
         return result, answers
 
     def cpu_seconds(self) -> list[float]:
-        """CPU seconds that each process has used so far, by rank."""
+        """CPU seconds that each process and its children have used so far, by rank."""
         self.channel.send({"command": "cpu_seconds"})
         return [answer["cpu_s"] for answer in self.channel.gather(cpu_seconds())]
 

@@ -8,13 +8,13 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from executors.cpu.cores import available_cores
+from executors.cpu.cores import available_cores, cpu_s
 from executors.distributed.control import ControlChannel, Named, join_channel
 from executors.distributed.ranks import Ranks
 from executors.errors import GRACE_S, PeerLostError
@@ -54,8 +54,12 @@ class LoadedPlans:
     @property
     def gpu(self) -> str:
         """The name of this process's GPU; empty on a CPU. See `gpu_name`."""
-        driver = getattr(self.backend, "driver", None)
-        return "" if driver is None else gpu_name(driver)
+        return "" if self.gpu_driver is None else gpu_name(self.gpu_driver)
+
+    @property
+    def gpu_driver(self) -> "Driver | None":
+        """The driver of this process's GPU; None on a CPU."""
+        return getattr(self.backend, "driver", None)
 
     @property
     def library(self) -> str:
@@ -140,9 +144,8 @@ class LoadedPlans:
 
 
 def cpu_seconds() -> dict[str, Any]:
-    """CPU seconds that this process has used so far. Returns the answer for rank 0."""
-    times = os.times()
-    return {"cpu_s": times.user + times.system}
+    """CPU seconds that this process and its children have used so far. Returns the answer for rank 0."""
+    return {"cpu_s": cpu_s()}
 
 
 def _losses(program: Executable, local: LocalPlan) -> dict[int, list[float]]:
@@ -203,17 +206,20 @@ def as_parameters(tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> 
     return {name: torch.nn.Parameter(t, requires_grad=False) if name in names else t for name, t in tensors.items()}
 
 
+#: Answers a request about one of PyTorch's own loops, given this process's `LoadedPlans` and the request's parts.
+Loops = Callable[..., dict[str, Any]]
+
 #: Commands that every process executes in step with the others. A failure here ends the process, since the others are waiting for it.
 COLLECTIVE_COMMANDS = ("run", "trace", "peak_bytes", "current")
 
 
-def serve_rank(ranks: Ranks) -> int:
+def serve_rank(ranks: Ranks, loops: Loops) -> int:
     """Execute rank 0's commands. Returns the status to exit with."""
     ignore_stopping()  # Ctrl-C and SIGTERM reach every process; rank 0 handles them, and when it ends its connections close
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     try:
         channel = join_channel(ranks)
-        return channel if isinstance(channel, int) else RankServer(channel).serve()
+        return channel if isinstance(channel, int) else RankServer(channel, loops).serve()
     except PeerLostError:
         return stopped_status() if terminated() else 1
     except SchedcastError as error:
@@ -232,8 +238,9 @@ def _report(ranks: Ranks, message: str, status: int) -> int:
 class RankServer:
     """Executes the commands that arrive on a control channel, on this process's device."""
 
-    def __init__(self, channel: ControlChannel):
-        self.channel = channel
+    def __init__(self, channel: ControlChannel, loops: Loops | None = None):
+        """`loops` answers the requests about PyTorch's own loops."""
+        self.channel, self._loops = channel, loops
         self.loaded: LoadedPlans | None = None
 
     def serve(self) -> int:
@@ -273,6 +280,8 @@ class RankServer:
                 names = message["feeds"]
                 feeds = None if names is None else [{name: tensors[f"{i} {name}"] for name in names} for i in range(message["steps"])]
                 return loaded.run(message["program"], message["steps"], feeds)
+            case "loop":
+                return self._loops(loaded, *message["request"])
             case "trace":
                 return loaded.trace(message["program"])
             case "difference":

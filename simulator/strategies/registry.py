@@ -207,7 +207,7 @@ def require_executed(strategy: Strategy) -> None:
     several = {PYTORCH_DDP: "data-parallel", PYTORCH_FSDP: "fsdp"}.get(strategy.name, "")
     raise SchedcastError(
         f"strategy {strategy.name} is your own loop, which no executor runs; run {several or BASELINE}, the same step as a plan; predict"
-        f" shows {strategy.name}{'' if several else ', and validate times it too'}"
+        f" shows {strategy.name}, and validate times it too{', under torchrun' if several else ''}"
     )
 
 

@@ -1,8 +1,8 @@
-"""PyTorch's own FSDP2 and tensor parallelism beside our `fsdp`, with torchrun's variables in the environment.
+"""PyTorch's own DistributedDataParallel, FSDP2 and tensor parallelism beside our `fsdp`, with torchrun's variables in the environment.
 
     python -m tests.support.fsdp2_process [MODEL SEQ BATCH PRECISION]
 
-Each process trains its part of a batch under `fully_shard`, block by block, and then all of it with its part of the layers
+Each process trains its part of a batch in each of PyTorch's own parallel loops, and then all of it with its part of the layers
 (`parallelize_module`, each way of Megatron-LM); then the plans of `fsdp`, of its first stage as nanotron has it, and of `fsdp:tp=N,sp=off`
 run in the same processes. Rank 0 prints one JSON document: the largest difference of everyone's parameters from plain PyTorch's after some
 steps, and the median seconds of a step.
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from statistics import median
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
@@ -27,12 +27,13 @@ from executors.distributed.control import end_ranks, join_channel, open_channel
 from executors.distributed.loaded_plans import RankServer
 from executors.distributed.ranks import launched
 from executors.kernels.update import torch_optimizer
+from executors.parallel import Parallel
 from executors.tensors import job_tensors
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.built import Built
 from simulator.model.job import Job
-from simulator.strategies.sharding.units import unit_of
 from tests.support.jobs import planned
+from traces.documents.comparison import PARALLEL_LOOPS
 
 #: Steps that are timed, after as many as are compared.
 TIMED = 10
@@ -50,17 +51,6 @@ def train(job: Job, built: Built, module: torch.nn.Module, inputs: list[torch.Te
         optimizer.step()
 
     return step
-
-
-def sharded(built: Built, world: int) -> torch.nn.Module:
-    """A copy of the model under FSDP2."""
-    module = copy.deepcopy(built.module)
-    mesh = init_device_mesh("cpu", (world,))
-    for path, block in list(module.named_modules()):
-        if path and unit_of(path) == path and not isinstance(block, torch.nn.ModuleList) and any(True for _ in block.parameters()):
-            fully_shard(block, mesh=mesh)
-    fully_shard(module, mesh=mesh)
-    return module
 
 
 def divided(built: Built, world: int) -> torch.nn.Module:
@@ -82,6 +72,7 @@ def compared(job: Job, built: Built, module: torch.nn.Module, part: slice) -> tu
         step()
         whole()
     theirs = {name: p.full_tensor() if isinstance(p, DTensor) else p for name, p in module.named_parameters()}
+    theirs = {name.removeprefix("module."): parameter for name, parameter in theirs.items()}  # as DistributedDataParallel has them
     error = max(float((theirs[name] - parameter).detach().abs().max()) for name, parameter in plain.named_parameters())
     seconds = []
     for _ in range(TIMED):
@@ -100,8 +91,10 @@ def main(model: str = "lm:form=llama,layers=2,d_model=64,heads=4,kv_heads=2,ffn=
     job = Job(model, int(batch), image_size=int(length) or None, precision=precision, optimizer="adamw")
     built = job.build()
     size = len(built.target) // ranks.world
+    own = slice(ranks.rank * size, (ranks.rank + 1) * size)
     theirs = {
-        "fsdp2": compared(job, built, sharded(built, ranks.world), slice(ranks.rank * size, (ranks.rank + 1) * size)),
+        loop: compared(job, built, Parallel(loop, dist.group.WORLD).wrapped(copy.deepcopy(built.module), 1), own) for loop in PARALLEL_LOOPS
+    } | {
         "parallelize_module": compared(job, built, divided(built, ranks.world), slice(None)),
     }
     if not ranks.first:

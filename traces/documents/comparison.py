@@ -281,7 +281,8 @@ class Validation(Document):
     documents from before it ran in the user's own environment.
     `anchor_drift` is the reference kernel's time during the steps as a multiple of its time at calibration, a diagnosis of the machine.
     `image_size` is None for the model's own. `pytorch` is the row of plain PyTorch, predicted and measured (`reference_step_s`) like the
-    strategies, but not run by an executor; None in documents from before it was predicted.
+    strategies, but not run by an executor; None in documents from before it was predicted. `parallel`: the same of its own loops on
+    several devices (`PARALLEL_LOOPS`), whose numbers are not compared; empty on one device.
 
     `busy_share` is the share of the cores that other processes, and the hypervisor, took during the rounds that count (None: unknown).
     Above `traces.documents.verdict.BUSY` the document is no measurement. `comparisons`: for how many rows at once the intervals of measured
@@ -306,6 +307,7 @@ class Validation(Document):
     reference_waiting: str | None = None
     reference_runs_s: tuple[Duration, ...] = ()
     pytorch: ValidationResult | None = None
+    parallel: tuple[ValidationResult, ...] = ()
     busy_share: float | None = Field(default=None, ge=0)
     comparisons: int = Field(default=1, ge=1)
 
@@ -362,8 +364,8 @@ class Validation(Document):
 
     @property
     def rows(self) -> tuple[ValidationResult, ...]:
-        """The row of plain PyTorch, if there is one, then the results."""
-        return self.results if self.pytorch is None else (self.pytorch, *self.results)
+        """The row of plain PyTorch, if there is one, and those of its parallel loops, then the results."""
+        return (*(() if self.pytorch is None else (self.pytorch,)), *self.parallel, *self.results)
 
     @property
     def calibration(self) -> str | None:

@@ -5,7 +5,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from traces.documents.base import Bytes, Data, Document, Duration
-from traces.documents.comparison import Change
+from traces.documents.comparison import PYTORCH, Change
 from traces.documents.measured_step import MeasuredStep
 from traces.documents.verdict import Verdict, verdict
 
@@ -65,11 +65,17 @@ class RankedPlan(Data):
 
 
 class PlainStep(Data):
-    """Plain PyTorch's predicted step with its 90 % interval, and what was measured of it here before."""
+    """The predicted step of a loop that people run without a schedule, with its 90 % interval, and what was measured of it here before.
 
+    `strategy`: plain PyTorch's, or one of `PARALLEL_LOOPS`.
+    """
+
+    strategy: str = PYTORCH
     step_s: Duration
     interval_s: tuple[float, float]
     peak_bytes: Bytes
+    fits: bool = True
+    at_limit: bool = False
     measured: MeasuredStep | None = None
 
 
@@ -180,6 +186,7 @@ class SearchResult(Document):
     baseline_step_s: Duration | None = None
     pytorch_step_s: Duration | None = None
     pytorch: PlainStep | None = None
+    parallel: tuple[PlainStep, ...] = ()
     measured_share: float | None = Field(default=None, ge=0, le=1)
     waterfall: tuple[Change, ...] = ()
     rival: str | None = None

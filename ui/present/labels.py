@@ -78,8 +78,9 @@ def row_labels(results: Sequence[ValidationResult]) -> list[str]:
 
 
 def labelled_rows(validation: Validation) -> list[tuple[str, ValidationResult]]:
-    """The rows of a validation, plain PyTorch first if it was predicted, each with its label."""
-    rows = list(zip(row_labels(validation.results), validation.results, strict=True))
+    """The rows of a validation, plain PyTorch first if it was predicted, and its parallel loops, each with its label."""
+    rows = [(strategy_name(row.strategy), row) for row in validation.parallel]
+    rows += zip(row_labels(validation.results), validation.results, strict=True)
     return rows if validation.pytorch is None else [(plain_label(validation), validation.pytorch), *rows]
 
 

@@ -9,7 +9,7 @@ from traces import units
 from traces.documents.search_result import PlainStep, RankedPlan, SearchResult, Verification
 from traces.documents.verdict import is_busy, is_judged
 from traces.units import counted
-from ui.present.labels import PLAIN, differing
+from ui.present.labels import PLAIN, differing, strategy_name
 from ui.present.sentences import no_verdict_words
 from ui.present.tables import PEAK, Grid, stacked
 from ui.present.verdicts import busy_line
@@ -231,16 +231,17 @@ def groups(plans: Sequence[RankedPlan]) -> list[list[RankedPlan]]:
 
 
 def cells(result: SearchResult) -> list[dict[str, str]]:
-    """Column name to text, a row per group of equal plans, below that of plain PyTorch; the ranks of plans that do not fit are empty.
+    """Column name to text, a row per group of equal plans, below those of what people run; the ranks of plans that do not fit are empty.
 
     What was measured is that of the verification, else of an earlier validation.
     """
     verified = {plan.plan: plan.measured_step_s for plan in result.verification.plans} if result.verification is not None else {}
     known = {plan.plan: plan.measured.step_s for plan in result.plans if plan.measured is not None} | verified
     plain = result.pytorch
-    shown = bool(known) or (plain is not None and plain.measured is not None)
+    own = [*([] if plain is None else [plain]), *result.parallel]
+    shown = bool(known) or any(each.measured is not None for each in own)
     varied = any(plan.plan != plan.text for plan in result.plans)
-    rows = [_plain_cells(plain, shown, varied, result.tokens)] if plain is not None else []
+    rows = [_plain_cells(each, result, shown, varied) for each in own]
     for number, group in enumerate(groups(result.plans), 1):
         plan = group[0]
         ranked = plan.fits and not plan.at_limit
@@ -253,7 +254,7 @@ def cells(result: SearchResult) -> list[dict[str, str]]:
             AGAINST if plain is not None else "over baseline": units.speedup(plan.against_pytorch if plain is not None else plan.speedup),
             "step over the best": units.speedup(plan.behind, plan.behind_interval) if ranked else units.NONE,
             "P(fastest)": units.percent(sum(own.probability for own in group), signed=False) if ranked else units.NONE,
-            PEAK: units.memory(plan.peak_bytes) + (", at its limit" if plan.at_limit else "" if plan.fits else ", too much"),
+            PEAK: _peak(plan),
             **({"tokens/s": f"{result.tokens / plan.step_s:,.0f}", "MFU": units.percent(plan.mfu, signed=False)} if result.tokens else {}),
             "lower bound ms": units.ms(plan.bound_s),
             "weights": "stale" if is_stale(plan) else "current",
@@ -264,16 +265,27 @@ def cells(result: SearchResult) -> list[dict[str, str]]:
     return rows
 
 
-def _plain_cells(plain: PlainStep, measured: bool, varied: bool, tokens: int | None) -> dict[str, str]:
-    """The row of plain PyTorch, which has no rank: it is no plan, but what plans are compared with."""
+#: What a row says of memory that does not fit.
+TOO_MUCH = ", too much"
+
+
+def _peak(step: RankedPlan | PlainStep) -> str:
+    return units.memory(step.peak_bytes) + (", at its limit" if step.at_limit else "" if step.fits else TOO_MUCH)
+
+
+def _plain_cells(plain: PlainStep, result: SearchResult, measured: bool, varied: bool) -> dict[str, str]:
+    """The row of a loop that people run, which has no rank: it is no plan, but what plans are compared with."""
+    tokens, base = result.tokens, result.pytorch
+    head = AGAINST if base is not None else "over baseline"
+    own_s = base.step_s if base is not None else result.baseline_step_s
     more = ("microbatches", "checkpointing") if varied else ()
-    row = dict.fromkeys(("", "plan", *more, "step ms", "90 % interval", AGAINST), "") | dict.fromkeys(
+    row = dict.fromkeys(("", "plan", *more, "step ms", "90 % interval", head), "") | dict.fromkeys(
         ("step over the best", "P(fastest)", PEAK, *(("tokens/s", "MFU") if tokens else ()), "lower bound ms", "weights"),
         units.NONE,
     )
     row |= {"tokens/s": f"{tokens / plain.step_s:,.0f}"} if tokens else {}
-    row |= {"plan": PLAIN, "step ms": units.ms(plain.step_s), "90 % interval": units.interval(plain.interval_s)}
-    row |= {AGAINST: units.speedup(1.0), PEAK: units.memory(plain.peak_bytes), "weights": "current"}
+    row |= {"plan": strategy_name(plain.strategy), "step ms": units.ms(plain.step_s), "90 % interval": units.interval(plain.interval_s)}
+    row |= {head: units.speedup(own_s / plain.step_s if own_s is not None else None), PEAK: _peak(plain), "weights": "current"}
     return row | ({"measured ms": units.ms(plain.measured.step_s if plain.measured is not None else None)} if measured else {})
 
 
@@ -303,7 +315,7 @@ def table(result: SearchResult, most: int) -> Grid:
     spare: tuple[str, ...] = ("weights", "over baseline", "tokens/s", "MFU", PEAK, "P(fastest)")
     if rows and "microbatches" in rows[0]:  # jobs that differ in memory above all
         spare = ("weights", "over baseline", AGAINST, "tokens/s", "P(fastest)", "step over the best", "MFU")
-    red = {n: "red" for n, row in enumerate(shown) if not row[""] and row["plan"] != PLAIN}
+    red = {n: "red" for n, row in enumerate(shown) if row[PEAK].endswith(TOO_MUCH)}
     return Grid(shown, ("plan", "checkpointing", "weights"), spare, caption=caption, styles=red)
 
 

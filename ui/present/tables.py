@@ -13,7 +13,7 @@ from rich.text import Text
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_values
 from traces import units
-from traces.documents.comparison import PYTORCH, Prediction, Validation, ValidationResult
+from traces.documents.comparison import PARALLEL_LOOPS, PYTORCH, Prediction, Validation, ValidationResult
 from traces.documents.verdict import Gain
 from ui.present.labels import labelled_rows, model_name, options_text, plain_label, source_words, strategy_name
 
@@ -201,7 +201,7 @@ def _validation_row(validation: Validation, label: str, result: ValidationResult
 
 def numbers_cell(result: ValidationResult) -> str:
     """Whether gradients and parameters equal plain PyTorch's: "identical", or their largest relative difference."""
-    if not result.ok or (result.strategy == PYTORCH and not result.max_grad_error):
+    if not result.ok or result.strategy in PARALLEL_LOOPS or (result.strategy == PYTORCH and not result.max_grad_error):
         return units.NONE
     if result.max_grad_error is None or result.max_param_error is None:
         return "not finite"

@@ -11,14 +11,14 @@ import numpy as np
 
 from simulator.machine.machine import Machine
 from simulator.model.tokens import tokens_of
-from simulator.predict.forecast import Forecast, forecast_strategy, least_measured, planned_forecast
+from simulator.predict.forecast import Forecast, forecast_strategy, least_measured, planned_forecast, references
 from simulator.predict.intervals import DRAWS, Interval
 from simulator.predict.search.evaluation import Evaluation, prunes
 from simulator.predict.search.search import Search, margin
 from simulator.predict.search.setup import Setup
 from simulator.predict.waterfall import waterfall
 from simulator.strategies.registry import family
-from traces.documents.comparison import PYTORCH
+from traces.documents.comparison import BASELINE, PARALLEL_LOOPS, PYTORCH
 from traces.documents.search_result import PlainStep, PrunedPlan, RankedPlan, RefusedPlan, SearchResult
 from traces.errors import Refusal
 
@@ -37,8 +37,9 @@ class Ranking:
 def rank(search: Search) -> Ranking:
     """Rank the plans of a search."""
     setup, job = search.setup, search.setup.job
-    known = [forecast_strategy(job, name, setup.shared, setup.machine, setup.model, setup.mode) for name in ("baseline", PYTORCH)]
-    baseline, plain = (None if isinstance(each, Refusal) else each for each in known)
+    loops = [text for text in references(setup.machine) if text in PARALLEL_LOOPS]
+    known = [forecast_strategy(job, name, setup.shared, setup.machine, setup.model, setup.mode) for name in (BASELINE, PYTORCH, *loops)]
+    baseline, plain, *parallel = (None if isinstance(each, Refusal) else each for each in known)
     fitting = sorted((each for each in search.simulated if each.fits), key=lambda each: (each.at_limit, each.simulated.step_s))
     others = sorted((each for each in search.simulated if not each.fits), key=lambda each: each.simulated.step_s)
     chances, behind = _comparisons([each for each in fitting if each.at_limit == fitting[0].at_limit])
@@ -70,6 +71,7 @@ def rank(search: Search) -> Ranking:
         pytorch_step_s=plain.timeline.step_s if plain is not None else None,
         measured_share=least_measured([each for each in (best_forecast, baseline, plain) if each is not None]),
         pytorch=_plain(plain, setup) if plain is not None else None,
+        parallel=tuple(_plain(each, setup) for each in parallel if each is not None),
         waterfall=_difference(baseline, best_forecast),
         rival=rival.text if rival is not None else None,
         rival_waterfall=_difference(rival_forecast, best_forecast),
@@ -96,10 +98,13 @@ def _comparisons(fitting: Sequence[Evaluation]) -> tuple[dict[str, float], dict[
 
 def _plain(plain: Forecast, setup: Setup) -> PlainStep:
     return PlainStep(
+        strategy=plain.plan.strategy,
         step_s=plain.timeline.step_s,
         interval_s=plain.interval_s,
         peak_bytes=max(plain.peak_bytes.values()),
-        measured=setup.measured(PYTORCH, plain.plan.options),
+        fits=plain.fits,
+        at_limit=plain.at_limit,
+        measured=setup.measured(plain.plan.strategy, plain.plan.options),
     )
 
 

@@ -102,6 +102,12 @@ def test_several_processes_compute_the_gradients_and_parameters_of_plain_pytorch
     assert [(name, error) for by_name in errors.values() for name, error in by_name.items() if not error <= 1e-10] == []
 
 
+def check_parallel_loops(document: dict) -> None:
+    """A validation in several processes has rows of PyTorch's own loops there, predicted and timed."""
+    assert [(row["strategy"], row["status"]) for row in document["parallel"]] == [("pytorch-ddp", "ok"), ("pytorch-fsdp", "ok")]
+    assert all(row["predicted_step_s"] > 0 and row["measured_runs_s"] and row["against_pytorch"] > 0 for row in document["parallel"])
+
+
 @pytest.mark.thorough
 def test_validate_under_torchrun_prints_one_document(tmp_path):
     require_gloo()
@@ -124,6 +130,7 @@ def test_validate_under_torchrun_prints_one_document(tmp_path):
         assert max(row["max_grad_error"], row["max_param_error"]) <= 1e-10
         assert row["measured_step_s"] > 0
         assert row["predicted_step_s"] > 0
+    check_parallel_loops(document)
 
 
 @pytest.mark.thorough
@@ -136,6 +143,7 @@ def test_validate_on_two_gpus_measures_plans_that_use_only_one_of_them(tmp_path)
     used = {row["strategy"]: set(row["measured_peak_bytes_by_device"]) for row in rank_0.document["results"]}
     assert used == {"baseline": {"cuda:0"}, "data-parallel": {"cuda:0", "cuda:1"}}
     assert all(row["max_param_error"] <= 1e-6 and row["status"] == "ok" for row in rank_0.document["results"])
+    check_parallel_loops(rank_0.document)
 
 
 @pytest.mark.thorough
@@ -345,5 +353,5 @@ def test_sharded_training_has_the_numbers_of_pytorchs_own(tmp_path):
     rank_0, _ = end(begin(2, ["-m", "tests.support.fsdp2_process"], tmp_path))
     assert rank_0.status == 0, rank_0.err
     assert {name: result["error"] <= 1e-10 for name, result in rank_0.document.items()} == dict.fromkeys(
-        ("fsdp2", "parallelize_module", "fsdp", "fsdp:shard=1,gradients=held", "fsdp:tp=2,sp=off"), True
+        ("pytorch-ddp", "pytorch-fsdp", "parallelize_module", "fsdp", "fsdp:shard=1,gradients=held", "fsdp:tp=2,sp=off"), True
     )

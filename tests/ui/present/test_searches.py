@@ -106,6 +106,21 @@ def test_plain_pytorch_is_the_first_row_and_what_was_measured_stands_beside_what
     assert "measured ms" not in searches.cells(search_result())[0]
 
 
+def test_loops_of_several_devices_stand_below_plain_pytorch():
+    """They are what people run, and so have no rank. What does not fit is said, as for plans."""
+    steps = {"pytorch": (0.03, True), "pytorch-ddp": (0.02, False), "pytorch-fsdp": (0.024, True)}
+    plain, *parallel = (
+        PlainStep(strategy=strategy, step_s=step_s, interval_s=(0.017, 0.04), peak_bytes=2**30, fits=fits)
+        for strategy, (step_s, fits) in steps.items()
+    )
+    rows = searches.cells(search_result(pytorch=plain, parallel=tuple(parallel)))
+    assert [(row[""], row["plan"], row["against PyTorch"], row["peak allocated"]) for row in rows[:3]] == [
+        ("", "plain PyTorch", "1.00x", "1 GiB"),
+        ("", "PyTorch's DDP", "1.50x", "1 GiB, too much"),
+        ("", "PyTorch's FSDP2", "1.25x", "1 GiB"),
+    ]
+
+
 def test_a_search_on_costs_that_were_not_measured_tells_no_gain():
     result = search_result(measured_share=0.1, machine="this-cpu")
     assert "over the baseline" not in searches.headline(result)

@@ -10,7 +10,9 @@ import pytest
 
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
+from simulator.machine.presets import load_machine
 from simulator.model.job import Job
+from simulator.predict.forecast import forecast_strategy
 from simulator.predict.search.evaluation import evaluate, evaluate_packed
 from simulator.predict.search.ranking import rank
 from simulator.predict.search.search import Cache, candidates, search
@@ -112,6 +114,15 @@ def test_probabilities_add_up_and_intervals_are_paired(everything):
     assert result.bound_s <= result.winner.step_s * 1.002
     assert result.gap == result.winner.step_s / result.bound_s - 1
     assert sum(change.seconds for change in result.waterfall) == pytest.approx(result.winner.step_s - result.baseline_step_s)
+
+
+def test_a_search_has_the_loops_that_people_run():
+    """Their predictions are those of `predict`."""
+    two = load_machine("2xh100")
+    result = rank(search(setup_on(two), ["data-parallel"], here)).result
+    steps = {text: forecast_strategy(JOB, text, {}, two, CostModel(two)).timeline.step_s for text in ("pytorch-ddp", "pytorch-fsdp")}
+    assert {loop.strategy: loop.step_s for loop in result.parallel} == steps
+    assert rank(search(setup_on(load_machine("h100")), ["turbodl"], here)).result.parallel == ()
 
 
 def test_equal_plans_are_a_tie(setup):
