@@ -25,7 +25,8 @@ class RankLoops:
     """This process's part of the loops, by strategy. Other ranks call it for the commands of a `GroupLoop`."""
 
     def __init__(self):
-        self._process = PlainProcess(alone=False)
+        #: With the threads that torchrun leaves to each process.
+        self.process = PlainProcess(alone=False)
         self._loops: dict[str, PlainLoop] = {}
 
     def __call__(self, loaded: LoadedPlans, request: str, strategy: str, *arguments: Any) -> dict[str, Any]:
@@ -38,7 +39,7 @@ class RankLoops:
         if job.lowered_dtype:
             raise SchedcastError(f"{strategy} is not timed with --precision {job.precision}; use amp", Code.MODEL)
         if driver is None:
-            self._loops[strategy] = ProcessLoop(self._process, job, False, "", strategy)
+            self._loops[strategy] = ProcessLoop(self.process, job, False, "", strategy)
             return {}
         from executors.parallel import Parallel
 
@@ -54,7 +55,7 @@ class RankLoops:
 
     def close(self) -> None:
         """End the process of the loops on CPUs."""
-        self._process.close()
+        self.process.close()
 
 
 class GroupLoop:

@@ -108,6 +108,12 @@ class CpuGroupTestbed(CpuTestbed):
     def machine(self, profile: Profile | None) -> Machine:
         return cpu_machine(profile, self._devices, library=GLOO).with_memory_limit(self.memory_limit_bytes)
 
+    def measure_machine(self, profile: Profile) -> None:
+        """Measure what the testbed of one process does, and the overheads of PyTorch's own loop in one of several processes."""
+        super().measure_machine(profile)
+        if profile.rank_loop is None or (profile.rank_loop.threads, profile.rank_loop.waiting) != self._loops.process.ask("threads"):
+            profile.rank_loop = self._loops.process.ask("loop_costs")
+
     def _measure_collectives(self, plans: list[Plan], machine: Machine, profile: Profile, save_to: Path | None, rounds: int) -> int:
         return measure_collectives(plans, DistributedBackend(machine, self._channel), profile, save_to, rounds)
 

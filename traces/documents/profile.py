@@ -259,13 +259,13 @@ def _now() -> str:
 class Profile(_Data):
     """All measurements of one machine. Change it in place, then `save` it.
 
-    `failures` says for a key why it could not be measured (`fail`). `loop`: what PyTorch's own loop costs; None: not measured. `transfers`
-    are named `SOURCE>TARGET`, `collectives` by `law_name`. On a GPU `contention` is that of products of float32, and `other_contention` has
-    those of products in other precisions (bf16, fp16, fp64), whose kernels share the GPU in other ways. `anchor_s` is the time of the
-    reference kernel at calibration. The memory sizes, the bandwidth and `peak_flops` (by precision) are measured; they are None or absent
-    if not. `workspace_bytes` is what stays allocated for each stream on which a matrix product has run. `partition_sms` is the number of
-    SMs of each partition of an n-way split, by n as text. `notes` describe anything unusual, such as throttling. `steps`: what validations
-    measured, by `step_name`.
+    `failures` says for a key why it could not be measured (`fail`). `loop`: what PyTorch's own loop costs; None: not measured. `rank_loop`:
+    the same in one of several processes on a CPU, with the threads that it has there. `transfers` are named `SOURCE>TARGET`, `collectives`
+    by `law_name`. On a GPU `contention` is that of products of float32, and `other_contention` has those of products in other precisions
+    (bf16, fp16, fp64), whose kernels share the GPU in other ways. `anchor_s` is the time of the reference kernel at calibration. The memory
+    sizes, the bandwidth and `peak_flops` (by precision) are measured; they are None or absent if not. `workspace_bytes` is what stays
+    allocated for each stream on which a matrix product has run. `partition_sms` is the number of SMs of each partition of an n-way split,
+    by n as text. `notes` describe anything unusual, such as throttling. `steps`: what validations measured, by `step_name`.
     """
 
     identity: Identity
@@ -275,6 +275,7 @@ class Profile(_Data):
     failures: dict[str, str] = {}
     dispatch: Dispatch = Field(default_factory=Dispatch)
     loop: LoopCosts | None = None
+    rank_loop: LoopCosts | None = None
     transfers: dict[str, Transfer] = {}
     collectives: dict[str, CollectiveLaw] = {}
     contention: Contention = Field(default_factory=Contention)

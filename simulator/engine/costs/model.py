@@ -159,8 +159,11 @@ class CostModel:
 
     @cached_property
     def for_parallel_loops(self) -> "CostModel":
-        """The costs of PyTorch's own loop with a process on each device."""
-        return CostModel(self.machine.for_parallel_loops, self.profile, self.precision, executor=self)
+        """The costs of PyTorch's own loop with a process on each device, which has fewer threads than plain PyTorch alone."""
+        profile = self.profile
+        if profile is not None and profile.rank_loop is not None:
+            profile = profile.model_copy(update={"loop": profile.rank_loop})
+        return CostModel(self.machine.for_parallel_loops, profile, self.precision, executor=self)
 
     @cached_property
     def by_table(self) -> "CostModel":

@@ -18,6 +18,7 @@ from simulator.strategies.pytorch_ddp import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from tests.support import mlp
 from tests.support.jobs import MLP
 from tests.support.refusals import refuses
+from traces.documents.profile import Identity, LoopCosts, Profile
 from traces.errors import Code
 
 #: Three layers of one weight each.
@@ -128,6 +129,18 @@ def test_processes_on_a_cpu_each_run_their_hooks():
     assert {task.device for task in own} == {"cpu:0", "cpu:1"}
     costs = zip(predicted.plan.tasks, predicted.costs, strict=True)
     assert all(cost.cold_s > 0 for task, cost in costs if task.body.kind == "hook" and task.body.runs != "ddp step")
+
+
+@pytest.mark.parametrize("text", LOOPS)
+def test_a_process_of_a_cpu_has_the_loop_of_its_own_threads(text):
+    """That of plain PyTorch has more of them, which may take longer to start and to wait for."""
+    machine, slow, fast = this_cpu(devices=2, library="gloo"), LoopCosts(forward_s=1e-2), LoopCosts(forward_s=1e-6)
+
+    def step_s(**loops: LoopCosts) -> float:
+        model = CostModel(machine, Profile(identity=Identity(kind="cpu"), **loops))
+        return forecast_strategy(Job(UNBIASED, 4), text, {}, machine, model).timeline.step_s
+
+    assert step_s(loop=slow, rank_loop=fast) == step_s(loop=fast) < step_s(loop=slow)
 
 
 def test_on_a_cpu_the_thread_that_computes_waits_for_each_collective_of_fsdp2():
