@@ -18,10 +18,12 @@ from simulator.model.attention import CUDNN
 from simulator.model.built import Built
 from simulator.model.checkpoint import choice
 from simulator.model.checkpoint.checkpoint import levels_of
+from simulator.model.graph import Op
 from simulator.model.job import Job
 from simulator.model.ops.autocast import GPU, autocast
 from simulator.model.ops.mixed import lowered
 from simulator.model.user_code import training_step
+from simulator.model.whole_mean import BATCH
 from simulator.plan.pieces import Box, box_of, covered, held, seen_as
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, CARRIED_KINDS, Operand
@@ -130,6 +132,9 @@ def reference(
     `fusion`: hooks update in "forward" or in "backward". `parallel`: as one of several processes, with its part of the batch.
     """
     forms, parts = backend.forms if backend is not None else PLAIN, job.accumulate if parts is None else parts
+    whole_mean = job.loss_mean == BATCH and parallel is None  # whose processes each have the mean of their part
+    if whole_mean and same_masks and parts > 1 and not any(_couples(op) for op in job.graph(job.batch // parts, parts).ops):
+        parts = 1
     if backend is not None and backend.torch_device.type != "cpu":
         built.replace_tensors(lambda tensor: tensor.to(backend.torch_device))
     shares = 1 if parallel is None else parallel.group.size()
@@ -155,6 +160,7 @@ def reference(
         rates=job.rates,
         autocast=autocast_of(job, built.module, backend),
         scaler=torch.amp.GradScaler("cpu" if backend is None else backend.torch_device.type) if job.scales_loss else None,
+        whole_mean=whole_mean,
     )
     trainer.batch_norm_parts = dict(batch_norm)
     # the numbers are the same, and running statistics would change twice; a lowered module computes again with other parameters
@@ -164,6 +170,11 @@ def reference(
     if isinstance(trainer, Hooked) and fusion != "none":
         return trainer.fuse(fusion)
     return trainer.stale(stale) if isinstance(trainer, StaleReference) else trainer
+
+
+def _couples(op: Op) -> bool:
+    """Whether what an op makes of a sample depends on how many others there are."""
+    return op.body.random or "batch_norm" in op.name
 
 
 def _without_batch(job: Job, built: Built, parts: int) -> list[torch.Tensor]:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from executors.binding import Forms
 from executors.contexts import DeterministicDraws, MathAttentionForDropout, batch_norm_by_parts, checkpointing
 from executors.kernels.update import torch_optimizer
-from simulator.model.built import mapped
+from simulator.model.built import mapped, tensors_of
 from simulator.model.gradients import GROWTH, SCALE
 from simulator.plan.bodies.update import rate_at
 from simulator.strategies.pipeline.staleness import Staleness
@@ -40,11 +40,18 @@ def split(batch: object, count: int, whole: Sequence[Tensor] = ()) -> list:
     return [mapped(batch, partial(part, number=number)) for number in range(count)]
 
 
+def joined(batches: Sequence[object]) -> object:
+    """The batch that `split` divides into these."""
+    tensors = zip(*([tensor for _, tensor in tensors_of(batch, "")] for batch in batches), strict=True)
+    return mapped(batches[0], lambda _: torch.cat(next(tensors)))
+
+
 class Reference:
     """Eager training of `module`, on the same batch until `feed` sets another one.
 
     `inputs`: positional arguments, or a dict of keyword arguments. `loss(output, target)`: cross-entropy if None.
-    `accumulate`: the number of microbatches. Their gradients are summed, and the loss is the mean of theirs.
+    `accumulate`: the number of microbatches. Their gradients are summed, and the loss is the mean of theirs; with `whole_mean` it is that
+    of their outputs together, unless outputs have a loss of their own.
     `whole`: the tensors among the inputs that have no batch dimension, so that every microbatch has all of them.
     `dropout_seed`: draw the random numbers that a plan draws. With `draws` "keyed" they are those of `executors.contexts`; with "stream"
     they come from PyTorch's generators, seeded once before the first step. `seed_generator`: seeds the generator that "keyed" draws use
@@ -77,6 +84,7 @@ class Reference:
         rates: Sequence[tuple[int, float]] = (),
         autocast: Callable[[], AbstractContextManager] = nullcontext,
         scaler: torch.amp.GradScaler | None = None,
+        whole_mean: bool = False,
     ):
         self.module = module
         self.loss = loss or F.cross_entropy
@@ -95,7 +103,7 @@ class Reference:
         self.rates = rates
         self.autocast = autocast
         self.scaler = scaler
-        self.accumulate, self._whole = accumulate, whole
+        self.accumulate, self._whole, self.whole_mean = accumulate, whole, whole_mean
         self.feed(inputs, target)
 
     def feed(self, inputs: Sequence[object] | dict[str, object], target: object) -> None:
@@ -113,27 +121,52 @@ class Reference:
         self._begin()
         context = self._forward_context()
         count = len(self.microbatches)
-        losses = []
+        losses: list[Tensor] = []
+        outputs = []
         for number, (inputs, target) in enumerate(self.microbatches):
             passing = self._buffers() if self.lasting and number not in self.lasting else {}
             self._use_weights("forward")
             with context():
                 output = self.module(**inputs) if isinstance(inputs, dict) else self.module(*inputs)
-                loss = self.loss(output, target)
-            self._use_weights("backward")
-            mean = loss if count == 1 else loss / count
-            (mean if self.scaler is None else self.scaler.scale(mean)).backward()
-            losses.append(loss.detach())
+                together = self.whole_mean and count > 1 and self._has_samples(output)
+                loss = None if together else self.loss(output, target)
+            if loss is None:
+                outputs.append(output)
+            else:
+                losses.append(self._backward(loss, count))
             for name, buffer in self.module.named_buffers() if passing else ():
                 if name in passing and buffer.shape == passing[name].shape:
                     buffer.data.copy_(passing[name])
+        if outputs:
+            with context():
+                loss = self.loss(joined(outputs), self._batch[1])
+            losses.append(self._backward(loss, 1))
         self._use_weights("update")
         if self.clip_norm is not None:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.trained, self.clip_norm)
         self._update()
-        return losses[0] if count == 1 else torch.stack(losses).mean()
+        return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+
+    def _has_samples(self, output: object) -> bool:
+        """Whether outputs of microbatches can be joined. Raises SchedcastError if not, where numbers are compared."""
+        if all(tensor.dim() for _, tensor in tensors_of(output, "")):
+            return True
+        if self.dropout_seed is not None:
+            raise SchedcastError(
+                "the model makes its own loss and draws random numbers, or normalizes a batch: its numbers are not compared with one mean"
+                " over the batch (--loss-mean batch); return outputs and give the loss apart",
+                Code.MODEL,
+            )
+        return False
+
+    def _backward(self, loss: Tensor, count: int) -> Tensor:
+        """Add the gradients of a loss that is one of `count`. Returns it detached."""
+        self._use_weights("backward")
+        mean = loss if count == 1 else loss / count
+        (mean if self.scaler is None else self.scaler.scale(mean)).backward()
+        return loss.detach()
 
     def _begin(self) -> None:
         """Called before each step."""

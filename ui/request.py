@@ -107,6 +107,12 @@ class JobRequest:
         1, "Microbatches per update; must divide the batch.", JOB, label="Microbatches per update", about="gradient accumulation",
         words="{} microbatches".format,
     )  # fmt: skip
+    loss_mean: str = _option(
+        "parts",
+        "The loss over microbatches and devices: parts (the mean of the mean of each) or batch (one mean over all targets that count, which"
+        " are counted before the forward, for losses that skip or weigh targets).",
+        JOB, label="Mean of the loss", words="mean over the {}".format, about="batch: one mean over all targets that are not skipped",
+    )  # fmt: skip
     precision: str = _option(
         "default",
         "default (PyTorch's own: on GPUs with TF32, convolutions use it), fp32, tf32, bf16, mixed (a bf16 copy of fp32 parameters"

@@ -59,7 +59,19 @@ def _parsed(text: str) -> list:
 
 
 #: Losses that may be means, the number of `reduction="mean"` in their arguments, and the `ignore_index` that they have by default.
-_MEANS, _MEAN, _SKIPPED = frozenset({"aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"}), 1, -100
+NLL_MEANS, _MEAN, _SKIPPED = frozenset({"aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"}), 1, -100
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How the number is made that the parts' losses of a batch are divided by (`simulator.model.whole_mean`).
+
+    `ops` make `counted` of a part's inputs. `of_batch` makes the number of the sum of that over all parts; each call has one tensor.
+    """
+
+    ops: tuple[Op, ...]
+    counted: Operand
+    of_batch: tuple[OpCall, ...]
 
 
 @dataclass(frozen=True)
@@ -72,7 +84,8 @@ class TrainingGraph:
     parameters and buffers, as texts (`simulator.model.ops.aten_json`). `assumptions`: what is assumed of values that shapes depend on; a
     graph that assumes something is predicted, and cannot run. `draws`: how often the step draws random numbers, for results that nothing
     needs as well. `checkpoint`: how much of the forward the backward repeats (`simulator.model.checkpoint`), in words; empty for nothing.
-    `taken`: what the user has not said and is taken for granted, in words; a graph of it can run.
+    `taken`: what the user has not said and is taken for granted, in words; a graph of it can run. `counts`: by value that no op makes, and
+    that is one for all parts of a batch, how it is counted.
     """
 
     batch: int
@@ -89,6 +102,7 @@ class TrainingGraph:
     draws: int = 0
     checkpoint: str = ""
     taken: tuple[str, ...] = ()
+    counts: Mapping[str, Count] = field(default_factory=dict)
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:
@@ -143,9 +157,15 @@ class TrainingGraph:
 
         Empty if the loss has no such mean. Not certain: a sample has many targets, of which those of -100 are skipped, PyTorch's default.
         """
+        said = list(self.uneven_ops.values())
+        return next((each for each in said if each[1]), said[-1] if said else ("", False))
+
+    @cached_property
+    def uneven_ops(self) -> dict[int, tuple[str, bool]]:
+        """The ops of forward that make such means, and what `uneven` says of each."""
+        means: dict[int, tuple[str, bool]] = {}
         made_of: dict[str, set[str]] = {}  # storage -> kinds of what it is computed from
-        possible = ""
-        for op in self.ops:
+        for index, op in enumerate(self.ops):
             if op.phase != FORWARD:
                 break
             kinds = [made_of.get(storage) or {self.values[storage].kind} for storage in (self.values[o.value].storage for o in op.inputs)]
@@ -153,16 +173,16 @@ class TrainingGraph:
                 made_of.setdefault(self.values[operand.value].storage, set()).update(*kinds)
             is_ratio = op.body.target == "aten.div.Tensor" and [operand.shape for operand in op.reads] == [(), ()]
             if is_ratio and INPUT in kinds[1] and PARAMETER not in kinds[1]:
-                return "what the batch says does not count", True
-            if op.body.target in _MEANS:
+                means[index] = "what the batch says does not count", True
+            if op.body.target in NLL_MEANS:
                 _, _, weights, reduction, skipped = _parsed(op.body.args)
                 if reduction == _MEAN and weights is not None:
-                    return "classes have weights", True
-                if reduction == _MEAN and skipped != _SKIPPED:
-                    return f"targets of {skipped} are skipped", True
-                if reduction == _MEAN and math.prod(op.reads[1].shape) > self.batch:
-                    possible = f"targets of {skipped}, if there are any, are skipped"
-        return possible, False
+                    means[index] = "classes have weights", True
+                elif reduction == _MEAN and skipped != _SKIPPED:
+                    means[index] = f"targets of {skipped} are skipped", True
+                elif reduction == _MEAN and math.prod(op.reads[1].shape) > self.batch:
+                    means[index] = f"targets of {skipped}, if there are any, are skipped", False
+        return means
 
     @property
     def backward_ops(self) -> tuple[Op, ...]:

@@ -14,10 +14,11 @@ from simulator.model.checkpoint.checkpoint import checkpointed
 from simulator.model.division.divide import UNDIVIDED, Division, divided
 from simulator.model.gradients import GROWTH, INITIAL_SCALE, SCALE
 from simulator.model.graph import TrainingGraph
+from simulator.model.whole_mean import BATCH, LOSS_MEANS, PARTS, with_whole_mean
 from simulator.plan.bodies.update import check_form, hyper_parameters
 from simulator.plan.plan import Plan
 from traces.arguments import check_type
-from traces.errors import SchedcastError, UnknownNameError
+from traces.errors import Code, SchedcastError, UnknownNameError
 from traces.process import interrupts_delayed
 from traces.units import read_number
 
@@ -71,6 +72,8 @@ class Job:
     """Largest global norm of the gradients; None for no clipping."""
     accumulate: int = 1
     """Microbatches whose gradients are accumulated before the update."""
+    loss_mean: str = PARTS
+    """The loss over microbatches and devices: parts (the mean of their means) or batch (one mean over all targets that count)."""
     precision: str = "fp32"
     """default (PyTorch's own), fp32, tf32, bf16, mixed (a bf16 copy of fp32 parameters computes, as under FSDP2's MixedPrecisionPolicy),
     amp (autocast to bf16), amp-fp16 (autocast to fp16, with a gradient scaler) or fp64."""
@@ -108,6 +111,7 @@ class Job:
             raise SchedcastError(f"--batch {self.batch} is not divisible by --accumulate {self.accumulate}; change one of them")
         for kind, value, allowed in (
             ("precision", self.precision, PRECISIONS), ("layout", self.layout, LAYOUTS), ("attention", self.attention, ATTENTIONS),
+            ("mean of the loss", self.loss_mean, LOSS_MEANS),
         ):  # fmt: skip
             if value not in allowed:
                 raise UnknownNameError(kind, value, allowed)
@@ -291,13 +295,23 @@ class Job:
         graph has.
         """
         arguments = (self.microbatch if batch is None else batch, self.accumulate if parts is None else parts)
-        key = (*arguments, self._fused, self.autocast, self.attention, *(() if division is UNDIVIDED else (division,)))
+        key = (*arguments, self._fused, self.autocast, self.attention, self.loss_mean, *(() if division is UNDIVIDED else (division,)))
         if key not in self._graphs:
             if key not in self._captured:  # variants of checkpointing share it
-                self._captured[key] = divided(with_attention(self._as_run(*arguments), self.attention), division)
+                whole = self._with_mean(with_attention(self._as_run(*arguments), self.attention), arguments[1], division)
+                self._captured[key] = divided(whole, division)
             own = self._captured[key]
             self._graphs[key] = own if self.checkpoint == choice.NONE else checkpointed(own, self.checkpoint)
         return self._graphs[key]
+
+    def _with_mean(self, graph: TrainingGraph, parts: int, division: Division) -> TrainingGraph:
+        """The graph of one of `parts` parts with the mean of the loss that the job has."""
+        if self.loss_mean == PARTS or parts == 1:
+            return graph
+        if graph.uneven_ops and division is not UNDIVIDED:
+            words = ", and ".join(division.words)
+            raise SchedcastError(f"--loss-mean {BATCH} does not go with {words}; leave out --loss-mean, or tp, cp and ep", Code.MODEL)
+        return with_whole_mean(graph, parts)
 
     def _as_run(self, batch: int, parts: int) -> TrainingGraph:
         graph = self.captured(batch, parts, False)
@@ -352,7 +366,7 @@ class Job:
     def digest(self) -> str:
         """A short hash of everything that decides the plan."""
         decisive = self.describe()
-        for name, usual in (("checkpoint", choice.NONE), ("attention", PYTORCH)):
+        for name, usual in (("checkpoint", choice.NONE), ("attention", PYTORCH), ("loss_mean", PARTS)):
             if decisive[name] == usual:
                 del decisive[name]  # steps measured before there was the field keep their names
         return hashlib.blake2b(repr(decisive).encode(), digest_size=6).hexdigest()

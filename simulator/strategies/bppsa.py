@@ -147,7 +147,7 @@ class _Drafts:
     def at(self, level: int, workers: int) -> Plan:
         """The plan whose scans have `level` levels, or their own full level if that is lower."""
         build, passes = self._passes()
-        tasks: list[Task] = []
+        tasks = build.counts()
         for forward, backward in passes:
             jacobians, scanned = self._scan(build, backward).tasks(level, workers)
             tasks += [*forward, *jacobians, *scanned]

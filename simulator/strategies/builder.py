@@ -17,8 +17,9 @@ from simulator.model.division.divide import UNDIVIDED, Division
 from simulator.model.gradients import GROWTH, SCALE, clip_steps, unscale_steps
 from simulator.model.graph import CAST, Op, TrainingGraph
 from simulator.model.job import Job
+from simulator.model.whole_mean import noted
 from simulator.plan.bodies.op_class import ADDED_PRODUCT, GROUPED_PRODUCT, PRODUCT
-from simulator.plan.bodies.opcall import OpCall, OpList
+from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.bodies.update import STATE, Update, state_shape
 from simulator.plan.fusion import fused
 from simulator.plan.plan import Plan
@@ -57,6 +58,26 @@ Kept = Gradients | Literal["bucketed"]
 def kept_by(gradients: Gradients, replicas: int, sharded: bool) -> Kept:
     """What the builders of replicas do with gradients: DistributedDataParallel, which has buckets, sums held ones if nothing is sharded."""
     return "bucketed" if gradients == "held" and replicas > 1 and not sharded else gradients
+
+
+def _cast(dtype: str) -> OpCall:
+    return OpCall(CAST, '[{"$":0}]', json.dumps({"dtype": {"dtype": dtype}}, separators=(",", ":")))
+
+
+def _in_a_row(read: Operand, calls: Sequence[OpCall], write: Operand) -> list[ListedOp]:
+    """Calls of which each has the result of the one before."""
+    made = [replace(read, value=f"{read.value}:{number}") for number in range(1, len(calls))]
+    return [ListedOp(call, (a,), (b,)) for call, a, b in zip(calls, [read, *made], [*made, write], strict=True)]
+
+
+def _added(parts: Sequence[Operand], write: Operand) -> list[ListedOp]:
+    """The sum of some scalars."""
+    stacked = Operand(f"{write.value}:all", (len(parts),), (1,), write.dtype)
+    every = json.dumps([[{"$": number} for number in range(len(parts))]], separators=(",", ":"))
+    return [
+        ListedOp(OpCall("aten.stack.default", every), tuple(parts), (stacked,)),
+        ListedOp(OpCall("aten.sum.default", '[{"$":0}]'), (stacked,), (write,)),
+    ]
 
 
 @dataclass(frozen=True)
@@ -127,8 +148,70 @@ class PlanBuilder(CopyValues):
         return self.passes() + self.finish_gradients()
 
     def passes(self) -> list[Task]:
-        """Return forward and backward of all microbatches, one after another."""
-        return [task for m in self.microbatches for task in (*self.forward(m), *self.backward(m))]
+        """Return forward and backward of all microbatches, one after another, and before them what counts the targets (`counts`)."""
+        return self.counts() + [task for m in self.microbatches for task in (*self.forward(m), *self.backward(m))]
+
+    def counts(self) -> list[Task]:
+        """Return the tasks that make the numbers that losses are divided by (`TrainingGraph.counts`); none for most graphs.
+
+        The first makes what counts in this copy's part of the batch (`counted`), which several copies sum; the second, what follows from
+        it. Raises SchedcastError if they need what earlier stages have.
+        """
+        if not self.graph.counts:
+            return []
+        home = self.place.home(next(iter(self.graph.counts)))
+        counting: list[ListedOp] = []
+        dividing: list[ListedOp] = []
+        given: dict[Operand, None] = {}
+        writes = []
+        for (name, count), total in zip(self.graph.counts.items(), self.counted, strict=True):
+            parts = [self._counted(name, m, given, counting, total.dtype) for m in self.microbatches]
+            counting += _added(parts, total)
+            write = self._operand(self.graph.values[name].operand(), 0)
+            cast = [_cast(write.dtype)] if write.dtype != total.dtype else []
+            dividing += _in_a_row(total, [*count.of_batch, *cast], write)
+            writes.append(write)
+        own = self._own
+        if any(self.tensors.values[operand.value].device != home for operand in given):
+            raise SchedcastError(
+                "the last stage cannot count the targets of the batch, since another stage has what tells which ones count; use"
+                " --loss-mean parts",
+                Code.MODEL,
+            )
+        first = Task(own("count targets"), OpList(tuple(counting), "count"), home, reads=tuple(given), writes=self.counted, phase=FORWARD)
+        last = Task(own("divide targets"), OpList(tuple(dividing), "count"), home, reads=self.counted, writes=tuple(writes), phase=FORWARD)
+        return [replace(task, layer="loss") for task in (first, last)]
+
+    @cached_property
+    def counted(self) -> tuple[Operand, ...]:
+        """What counts in this copy's part of the batch, which becomes the sum over several copies."""
+        values, homes = self.graph.values, self.place.home
+        return tuple(
+            self.tensors.scratch(self._own(f"{name}:sum"), (), "float64" if values[name].dtype == "float64" else "float32", homes(name))
+            for name in self.graph.counts
+        )
+
+    def _counted(self, name: str, microbatch: int, given: dict[Operand, None], steps: list[ListedOp], dtype: str) -> Operand:
+        """Add the ops that count in a microbatch to `steps`, and what they read of the plan's values to `given`. Returns their result."""
+        count = self.graph.counts[name]
+        number_of = {op.name: index for index, op in enumerate(self.graph.ops)}
+        made: set[str] = set()
+
+        def own(operand: Operand, op: Op) -> Operand:
+            if operand.value in made:
+                return replace(operand, value=self._own(f"{operand.value}@{microbatch} of {name}"))
+            placed = self._operand(operand, microbatch, number_of.get(op.name, -1))
+            given.setdefault(placed)
+            return placed
+
+        for op in count.ops:
+            made |= {operand.value for operand in op.writes}
+            operands = [tuple(own(operand, op) for operand in role) for role in (op.reads, op.writes, op.mutates)]
+            steps.append(ListedOp(op.body, *operands))
+        result = own(count.counted, count.ops[-1])
+        counted = replace(result, value=f"{result.value}:number", dtype=dtype)
+        steps.append(ListedOp(_cast(dtype), (result,), (counted,)))
+        return counted
 
     def forward(self, microbatch: int = 0, stream: int = 0) -> list[Task]:
         """Return forward and loss of one microbatch."""
@@ -376,9 +459,7 @@ class PlanBuilder(CopyValues):
         notes: dict[str, object] = {}
         if self.parts > 1 and any("batch_norm" in op.name for op in self.graph.ops):
             notes["batch_norm"] = "statistics per device and microbatch" if several else "statistics per microbatch"
-        why, certain = self.graph.uneven if self.parts > 1 else ("", False)
-        if why and (certain or self.job.factory.repeats):  # targets of built-in models are never -100
-            notes["loss"] = f"the mean of the means of {self.parts} parts of the batch, in which {why}, and not one mean over all"
+        notes |= noted(self.graph, self.parts, self.job.factory.repeats)
         if self.graph.assumptions:
             notes["assumed"] = self.graph.assumptions[0]
         if self.graph.taken:

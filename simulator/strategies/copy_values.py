@@ -111,7 +111,7 @@ class CopyValues:
         return name + self._suffix
 
     def _name(self, name: str, microbatch: int, task: bool = False) -> str:
-        if not task and self.graph.values[name].kind in (PARAMETER, BUFFER):
+        if not task and (self.graph.values[name].kind in (PARAMETER, BUFFER) or name in self.graph.counts):
             return self._own(name)
         return (name if microbatch == 0 else f"{name}@{microbatch}") + self._of_rank
 

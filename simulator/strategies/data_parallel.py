@@ -44,6 +44,8 @@ CANDIDATES = tuple(
     )
 )  # fmt: skip
 
+#: The name of the sum of what counts in the batch.
+SUM_COUNTS = "sum targets"
 #: Streams of a device. Transfers use one stream per urgency, starting at TRANSFERS.
 COMPUTE, TRANSFERS = 0, 1
 
@@ -178,6 +180,20 @@ def interleaved(lists: Iterable[Sequence[Task]]) -> list[Task]:
     return [task for turn in zip_longest(*lists) for task in turn if task is not None]
 
 
+def sum_counts(group: Group, builders: Sequence[PlanBuilder]) -> list[Task]:
+    """The tasks that sum over the devices what counts in their parts of the batch (`PlanBuilder.counts`), for the builders of a group."""
+    if not builders[0].graph.counts:
+        return []
+    at_host = builders[0].at_host(builders[0].counted, SUM_COUNTS) if group.root == HOST and not group.machine.library else ()
+    return group.all_reduce(SUM_COUNTS, [builder.counted for builder in builders], at_host)
+
+
+def whole_counts(group: Group, builders: Sequence[PlanBuilder]) -> list[Task]:
+    """The tasks that make the numbers that losses are divided by, for the builders of a group that has all replicas."""
+    own = [builder.counts() for builder in builders]
+    return [*interleaved(tasks[:1] for tasks in own), *sum_counts(group, builders), *interleaved(tasks[1:] for tasks in own)]
+
+
 def folded_note(devices: Sequence[str], every: Sequence[str]) -> dict[str, object]:
     """What the semantics of a plan say if it has fewer devices than take part."""
     if len(devices) == len(every):
@@ -238,7 +254,7 @@ class Replicas:
         buckets = self._buckets()
         reduced = {bucket.name: self._reduced(bucket, urgency) for bucket, urgency in zip(buckets, self._urgencies(buckets), strict=True)}
         early = self._fused(buckets) if options.update == "backward-fusion" else {}
-        order: list[tuple[int, Task]] = []
+        order = [(1, task) for task in sum_counts(self._group(0), builders)]
         end = len(self._passes[0])
         for bucket in buckets:
             earliest = bucket.position + 1 if options.overlap else end
@@ -305,14 +321,18 @@ class Replicas:
 
     def _reduced(self, bucket: _Bucket, urgency: int) -> list[Task]:
         """The tasks that sum a bucket over the devices."""
+        group = self._group(urgency)
+        operands = [tuple(gradients[storage] for storage in bucket.storages) for gradients in self._gradients]
+        at_host = self.builders[0].at_host(operands[0], bucket.name) if group.root == HOST and not self.machine.library else ()
+        return group.all_reduce(bucket.name, operands, at_host)
+
+    def _group(self, urgency: int) -> Group:
+        """All devices, which sum."""
         options = self.options
         stream, priority = (TRANSFERS + urgency, priority_of(urgency, self._levels)) if options.aside else (COMPUTE, 0)
         algorithm = options.algorithm if options.server == "all-reduce" else ALGORITHM_OF[options.server]
         root = {"host": HOST, "first": self.every[0]}.get(options.server, "")
-        group = Group(self.machine, self.every, algorithm, root, stream, priority, self._listed)
-        operands = [tuple(gradients[storage] for storage in bucket.storages) for gradients in self._gradients]
-        at_host = self.builders[0].at_host(operands[0], bucket.name) if root == HOST and not self.machine.library else ()
-        return group.all_reduce(bucket.name, operands, at_host)
+        return Group(self.machine, self.every, algorithm, root, stream, priority, self._listed)
 
     def _gradients_of(self, builder: PlanBuilder) -> dict[str, Operand]:
         """The gradients of one device by their storage on the first device."""

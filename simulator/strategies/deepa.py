@@ -11,6 +11,7 @@ from typing import Literal
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
+from simulator.model.whole_mean import BATCH
 from simulator.plan.plan import Plan
 from simulator.strategies.sharding import search
 from simulator.strategies.sharding.configuration import STEP_CANDIDATES, Configuration, StepOptions, check_job
@@ -57,7 +58,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     """
     check_job(NAME, job, machine, options)
     with gc_paused():
-        network = Network(job.graph())
+        network = Network(job.graph(), job.loss_mean == BATCH)
         if options.config:
             return ShardedStep(NAME, job, machine, network, read_configurations(options.config, network, machine), options).plan()
         drafts: list[Plan] = []

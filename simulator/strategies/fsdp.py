@@ -23,7 +23,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Segment, Task
 from simulator.plan.tensors import merged
 from simulator.strategies.builder import Gradients, kept_by
-from simulator.strategies.data_parallel import check_replicas, folded_note, folds, interleaved, replica_builders
+from simulator.strategies.data_parallel import check_replicas, folded_note, folds, interleaved, replica_builders, whole_counts
 from simulator.strategies.options import Portion, option_values
 from simulator.strategies.sharding.mesh import Mesh
 from simulator.strategies.sharding.shards import Gathered, Shards, Sums
@@ -180,7 +180,7 @@ class ShardedReplicas:
 
     def plan(self) -> Plan:
         """The finished plan."""
-        tasks = self._passes()
+        tasks = [*whole_counts(self.mesh.whole(REDUCE), self.builders), *self._passes()]
         if self.options.gradients != "freed":
             tasks = [*(builder.zero_gradients() for builder in self.builders), *tasks]
         if self.job.clip_norm is not None:

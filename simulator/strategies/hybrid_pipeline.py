@@ -3,13 +3,14 @@
 "Pipelined Training with Stale Weights of Deep CNNs" (2019) trains so to win back the accuracy that stale weights may cost.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
+from simulator.plan.bodies.opcall import ListedOp, OpList
 from simulator.plan.plan import Plan
 from simulator.plan.task import CARRIED_KINDS, Operand, Segment, Storage, Task, Value
 from simulator.strategies import stale_pipeline
@@ -59,10 +60,15 @@ def _primed(plan: Plan, primes: str) -> Plan:
     def storage(name: str) -> str:
         return name if name in on_carried else name + primes
 
+    def operands(op: Task | ListedOp) -> Iterator[tuple[Operand, ...]]:
+        return (tuple(map(named, own)) for own in (op.reads, op.writes, op.mutates))
+
     def primed(task: Task) -> Task:
-        reads, writes, mutates = (tuple(map(named, operands)) for operands in (task.reads, task.writes, task.mutates))
-        after = tuple(name + primes for name in task.after)
-        return replace(task, name=task.name + primes, after=after, reads=reads, writes=writes, mutates=mutates)
+        body, after = task.body, tuple(name + primes for name in task.after)
+        if isinstance(body, OpList):
+            body = replace(body, steps=tuple(ListedOp(step.body, *operands(step)) for step in body.steps))
+        reads, writes, mutates = operands(task)
+        return replace(task, name=task.name + primes, body=body, after=after, reads=reads, writes=writes, mutates=mutates)
 
     values = [value if name in carried else replace(value, name=name + primes) for name, value in plan.values.items()]
     return replace(

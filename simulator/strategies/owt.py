@@ -9,6 +9,7 @@ device.
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
+from simulator.model.whole_mean import BATCH
 from simulator.plan.plan import Plan
 from simulator.strategies.sharding.configuration import STEP_CANDIDATES, Configuration, StepOptions, check_job
 from simulator.strategies.sharding.configurations import nearest, place
@@ -32,7 +33,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     """
     check_job(NAME, job, machine, options)
     with gc_paused():
-        network = Network(job.graph())
+        network = Network(job.graph(), job.loss_mean == BATCH)
         placed = [place(configuration, machine) for configuration in configurations(network, len(machine.devices))]
         return ShardedStep(NAME, job, machine, network, placed, options).plan()
 

@@ -53,7 +53,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     with gc_paused():
         with named(NAME):
             pipeline = Pipeline(job, machine, cut(job, machine, costs, options, stages, count), count, devices, devices)
-        tasks = _period(pipeline, count)
+        tasks = [*pipeline.build.counts(), *_period(pipeline, count)]
         draft = pipeline.build.plan(NAME, tasks, options, pipeline.notes)
         with named(NAME):
             return replace(draft, semantics={**draft.semantics, **stale_notes(draft, pipeline.cut.parameters)})

@@ -22,7 +22,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, COLLECTIVE, Operand, Task, Value
 from simulator.plan.tensors import contiguous, part
 from simulator.strategies.builder import COPY, PlanBuilder, Share
-from simulator.strategies.data_parallel import check_replicas, folded_note, interleaved
+from simulator.strategies.data_parallel import check_replicas, folded_note, interleaved, sum_counts
 from simulator.strategies.few import in_turn
 from simulator.strategies.pytorch import called_once, own_graph, with_views
 from simulator.strategies.sharding.units import shaped
@@ -101,7 +101,8 @@ def _tasks(machine: Machine, devices: Sequence[str], builders: Sequence[PlanBuil
     priority = priority_of(0, min(device.priority_levels for device in machine.devices))
     group = Group(machine, tuple(devices), stream=TRANSFERS, priority=priority, listed=int(len(builders) < len(devices)))
     passes = [build.passes() for build in builders]
-    order: list[tuple[int, Task]] = []  # what runs before the task at a position of a device's passes
+    # what runs before the task at a position of a device's passes
+    order = [(1, task) for task in sum_counts(group, builders)]
     back: list[list[Task]] = [[] for _ in builders]
     for number, complete in enumerate(_buckets(first, passes[0])):
         name = f"bucket {number}"

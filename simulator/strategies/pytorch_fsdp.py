@@ -22,7 +22,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, COLLECTIVE, Operand, Segment, Task
 from simulator.plan.tensors import merged
 from simulator.strategies.builder import PlanBuilder
-from simulator.strategies.data_parallel import folded_note, interleaved
+from simulator.strategies.data_parallel import folded_note, interleaved, whole_counts
 from simulator.strategies.options import option_values
 from simulator.strategies.pytorch import called_once, with_views
 from simulator.strategies.pytorch_ddp import check_processes, hook, own_builders
@@ -77,7 +77,7 @@ class _Loop:
         #: A CPU has no streams: the thread that computes waits for each collective.
         streams = (COMPUTE, GATHER, REDUCE) if machine.devices[0].kind == "gpu" else (COMPUTE,) * 3
         self.shards = Shards(job, machine, builders, mesh, self.units, mesh.names[0], streams)
-        self._tasks: list[Task] = []
+        self._tasks = whole_counts(mesh.whole(streams[2]), builders)
         self._gathered: dict[str, Gathered] = {}  # by unit, what was gathered and not copied out
         self._read: list[dict[str, Operand]] = [{} for _ in builders]  # by device, what ops read in place of values of the graph
         self._copied: list[str] = []  # the names of what copied units out on the first device, in order

@@ -30,6 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
+from simulator.model.whole_mean import COUNT
 from simulator.plan.discovery import modules
 from simulator.plan.editor import order_csv
 from simulator.plan.plan import Plan
@@ -133,6 +134,7 @@ def _on_machine(name: str, plan: PlanFunction, uses_costs: bool) -> PlanFunction
             return before
         _check_size(name, job, options)
         made = plan(job, machine, costs, options)
+        _check_counts(name, made)
         if (tasks := sum(len(segment.tasks) for segment in made.segments)) > MOST_TASKS:
             raise SchedcastError(
                 f"{name}: {tasks:,} tasks in a step on {len(made.devices)} devices, more than the {MOST_TASKS:,} that can be simulated in a"
@@ -154,6 +156,17 @@ def _check_size(name: str, job: Job, options: Any) -> None:
         )
     if not job.few and parts > FEW_PARTS and parts * len(job.graph(max(1, job.batch // parts), parts).ops) > MOST_TASKS:
         raise SchedcastError(f"{name}: {parts:,} microbatches make more than {MOST_TASKS:,} tasks in a step; choose fewer, larger ones")
+
+
+def _check_counts(name: str, plan: Plan) -> None:
+    """Raise SchedcastError if losses are divided by numbers of the whole batch that the strategy does not count."""
+    needed = {value for value in plan.values if value.startswith(COUNT)}
+    if needed and not needed <= {operand.value for task in plan.tasks for operand in task.writes}:
+        raise SchedcastError(
+            f"{name} does not count the targets of a whole batch before its forwards; use --loss-mean parts, or another strategy, such as"
+            " baseline, data-parallel, fsdp or 1f1b",
+            Code.MODEL,
+        )
 
 
 @cache

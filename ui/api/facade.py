@@ -43,7 +43,7 @@ def predict(
 
     `on`: a machine (`schedcast machines`), the file of a profile, or by default this machine. `strategy`: NAME[:option=value,...]; by
     default plain PyTorch, the loop you have. `devices`, `memory_limit` (GB) and `mode` are those of the command line, and `job` are further
-    fields of the job: `precision`, `layout`, `accumulate`, `clip_norm`, `image_size` or `seq`, `checkpoint`, `attention`.
+    fields of the job: `precision`, `layout`, `accumulate`, `loss_mean`, `clip_norm`, `image_size` or `seq`, `checkpoint`, `attention`.
 
     Raises SchedcastError, in one line, for what cannot be captured or predicted.
     """

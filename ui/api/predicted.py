@@ -158,9 +158,9 @@ class Predicted(Shown):
         """Predict again with something changed.
 
         Figures of the machine are multiplied: `memory=2`, `flops=`, `launch=`, `link=`, `sms=`. Fields of the job are replaced:
-        `batch=128`, `precision="amp"`, `optimizer="adam:fused"`, `layout=`, `accumulate=`, `clip_norm=`, `checkpoint="full"`,
-        `attention="cudnn"`, `image_size=` or `seq=`. So are `on="a100"`, `devices=4` and `memory_limit=` (GB). Raises SchedcastError for
-        any other name.
+        `batch=128`, `precision="amp"`, `optimizer="adam:fused"`, `layout=`, `accumulate=`, `loss_mean="batch"`, `clip_norm=`,
+        `checkpoint="full"`, `attention="cudnn"`, `image_size=` or `seq=`. So are `on="a100"`, `devices=4` and `memory_limit=` (GB).
+        Raises SchedcastError for any other name.
         """
         scale = {name: changes.pop(name) for name in list(changes) if name in ABOUT}
         placement = self.placement

@@ -20,6 +20,7 @@ from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import HOSTS, THIS_CPU, THIS_GPU, machine_names, rated
 from simulator.model.attention import ATTENTIONS
 from simulator.model.job import LAYOUTS, PRECISIONS, product_precision
+from simulator.model.whole_mean import LOSS_MEANS
 from simulator.model.workloads import registry as workloads
 from simulator.plan.bodies.update import FORMS, STATE
 from simulator.plan.editor.editor import Fault, ScheduleEditor
@@ -71,6 +72,7 @@ class Choices:
     machines: tuple[str, ...]
     layouts: tuple[str, ...] = LAYOUTS
     attentions: tuple[str, ...] = ATTENTIONS
+    loss_means: tuple[str, ...] = LOSS_MEANS
     modes: tuple[str, ...] = ("eager", "graph")
     hosts: tuple[str, ...] = HOSTS
 

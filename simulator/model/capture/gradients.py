@@ -10,10 +10,10 @@ from simulator.plan.task import AGAIN, BACKWARD, BUFFER, GRADIENT, PARAMETER, Op
 
 def finish(graph: TrainingGraph) -> TrainingGraph:
     """Apply the three steps in order."""
-    return _roles(_own_storages(_live(graph)))
+    return _roles(_own_storages(live(graph)))
 
 
-def _live(graph: TrainingGraph) -> TrainingGraph:
+def live(graph: TrainingGraph) -> TrainingGraph:
     """Remove ops that contribute neither to the loss, nor to a gradient, nor to a change of a buffer or parameter, nor to a check."""
     values = graph.values
     needed = {values[graph.loss].storage} | {values[o.value].storage for o in graph.gradients.values()}

@@ -223,7 +223,8 @@ class _Tracking:
         device, storage = self.devices[index], self._storage(value)
         if device in places and self.homes.get(value) == device and not self._version[storage]:
             return value  # another value of a storage that is here
-        if kind == INPUT or (kind == BUFFER and (storage not in self._changed or value in _unread(self.graph.ops[index]))):
+        unchanged = kind == BUFFER and (storage not in self._changed or value in _unread(self.graph.ops[index]))
+        if kind == INPUT or value in self.graph.counts or unchanged:
             return f"{value}@{device}"  # fed to, or carried by, both
         source = next((place for place, names in places.items() if value in names), None)
         if kind == BUFFER or source is None:

@@ -388,9 +388,9 @@ def scheduled(
         everything = linear(schedule)
         actions = planned(everything) if extent.alike else everything
         last = {action.stage: number for number, action in enumerate(actions)}
-        tasks: list[Task] = []
+        tasks = replicas.counts()
         if options.gradients != "freed":
-            tasks = [task for stage in range(schedule.stages) for task in replicas.zero_gradients(stage)]
+            tasks += [task for stage in range(schedule.stages) for task in replicas.zero_gradients(stage)]
         works = [_works(pipeline, schedule, actions, repeats) for pipeline in replicas.pipelines]
         for number, action in enumerate(actions):
             tasks += begins.pop(action.stage, ())

@@ -20,6 +20,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.plan.tensors import merged
 from simulator.strategies.builder import Kept
+from simulator.strategies.data_parallel import whole_counts
 from simulator.strategies.options import AnyOptions
 from simulator.strategies.pipeline.cut import Cut
 from simulator.strategies.pipeline.pipeline import Pipeline
@@ -139,6 +140,15 @@ class Replicas:
             for pipeline in self.pipelines:
                 pipeline.left_out |= units.casts.keys()
         return tasks
+
+    def counts(self) -> list[Task]:
+        """The tasks that make the numbers that losses are divided by, of all replicas."""
+        builders = [pipeline.build for pipeline in self.pipelines]
+        first = builders[0]
+        if self.count == 1 or not first.graph.counts:
+            return first.counts()
+        home = first.place.home(next(iter(first.graph.counts)))
+        return whole_counts(self._mesh(next(stage for stage in self.forward if home in stage)).whole(self._sums), builders)
 
     def zero_gradients(self, stage: int) -> list[Task]:
         """The tasks that set the gradients of a stage's parameters to zero, which last from step to step."""

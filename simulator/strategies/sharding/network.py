@@ -52,10 +52,13 @@ class Edge:
 
 
 class Network:
-    """The layers of a graph in forward order, and the edges between them."""
+    """The layers of a graph in forward order, and the edges between them.
 
-    def __init__(self, graph: TrainingGraph):
-        self.graph = graph
+    `one_mean`: a loss whose parts would have means of unequal numbers of targets is not divided.
+    """
+
+    def __init__(self, graph: TrainingGraph, one_mean: bool = False):
+        self.graph, self._undivided = graph, graph.uneven_ops.keys() if one_mean else ()
         maker: dict[str, int] = {}  # by storage: the layer that made or last changed it
         groups: list[list[int]] = []
         before: list[int] = []  # ops that only count, until the op that they belong to
@@ -94,6 +97,8 @@ class Network:
             dimensions &= {0}  # sequences: their other dimensions have no names here
         if name_of(ops[-1]) == _LOSS and ops[-1].writes[0].value != self.graph.loss:
             dimensions = frozenset()  # a loss that other ops read is not the mean of the step's losses, so that one worker must know it
+        if own.ops[-1] in self._undivided:
+            dimensions = frozenset()
         ranges = [_divisors(e, workers) if d in dimensions else [1] for d, e in enumerate(own.shape)]
         ranges = [
             [degree for degree in degrees if degree == 1 or self._has_boxes(layer, d, degree)] for d, degrees in enumerate(ranges[:4])

@@ -8,6 +8,7 @@ from functools import cached_property
 from simulator.engine.collectives.tasks import COMPUTE, URGENCIES, Sender, fetches, priority_of, urgencies
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
+from simulator.model.whole_mean import noted
 from simulator.plan.fusion import delayed, fused
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, BUFFER, CARRIED_KINDS, FORWARD, INPUT, PARAMETER, Operand, Segment, Task, Value
@@ -106,6 +107,7 @@ class ShardedStep:
             | ({"checkpoint": self.graph.checkpoint} if self.graph.checkpoint else {})
             | self._undivided()
             | self._statistics()
+            | self._losses_of_parts()
             | self.options.notes,
         )
 
@@ -144,6 +146,14 @@ class ShardedStep:
         if not parts or self.options.batch_norm == "synchronized":
             return {}
         return {"batch_norm": "statistics per shard", "batch_norm_parts": parts}
+
+    def _losses_of_parts(self) -> dict[str, object]:
+        """What to say of a loss that several workers have the mean of: the parts along n."""
+        for index in self.graph.uneven_ops:
+            parts = self.placed[self.network.layer_of[index]].configuration.n
+            if notes := noted(self.graph, parts, self.job.factory.repeats):
+                return notes
+        return {}
 
     def _normalizes(self, index: int) -> bool:
         """Whether an op is a batch-norm with the statistics of its input, or its backward."""

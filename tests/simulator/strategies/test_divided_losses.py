@@ -1,14 +1,37 @@
-"""A mean over targets that do not all count is another one in parts of the batch, and plans say so."""
+"""A mean over targets that do not all count is another one in parts of the batch: plans say so, or count the targets of the whole batch."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
+from calibrate.numerics import Expected, compare
+from executors.cpu.backend import CpuBackend
+from executors.trainer import Trainer
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.model.live import live_factory, undisturbed
+from tests.support import skipping_models
+from tests.support.applicable import core_groups
 from tests.support.jobs import planned
+from tests.support.linked_gpus import gpus
+from tests.support.refusals import refuses
+from tests.support.same_numbers import largest_error
+from traces.errors import Code
+
+TWO_PARTS = [("baseline", 1, 2), ("data-parallel", 2, 1), ("fsdp", 2, 1), ("gpipe", 2, 2)]
+#: A step's strategies, devices and microbatches of a device.
+DIVIDED = [
+    ("baseline", 1, 4), ("backward-fusion", 1, 2), ("turbodl", 1, 2), ("bppsa", 1, 2), ("data-parallel", 2, 1), ("data-parallel", 2, 2),
+    ("data-parallel:update=backward-fusion,server=host", 2, 1), ("fsdp", 2, 2), ("fsdp:shard=1", 2, 1), ("fsdp:hybrid=2", 4, 1),
+    ("gpipe", 2, 4), ("1f1b", 2, 4), ("1f1b:granularity=stage", 2, 2), ("1f1b:stages=2,replicas=2", 4, 2), ("owt", 2, 1),
+]  # fmt: skip
+
+
+def job_of(name: str, microbatches: int = 1, **changes) -> Job:
+    return Job(f"{skipping_models.__file__}:{name}", 16, precision="fp64", accumulate=microbatches, **changes)
 
 
 def masked(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -42,3 +65,66 @@ def test_a_loss_that_skips_targets_is_said_to_be_another_mean_in_parts(loss, sai
     words = f"the mean of the means of 2 parts of the batch, in which {said}, and not one mean over all"
     assert "loss" not in whole.semantics
     assert [plan.semantics.get("loss", "") for plan in (parts, devices)] == [words if said else ""] * 2
+
+
+@pytest.mark.parametrize(("text", "devices", "microbatches"), TWO_PARTS)
+def test_the_mean_of_the_parts_means_is_what_plans_say_and_not_plain_pytorchs(text, devices, microbatches):
+    machine, job = core_groups(devices), job_of("unequal", microbatches)
+    plan, backend = planned(text, job, machine), CpuBackend(machine)
+    assert "the mean of the means of 2 parts" in str(plan.semantics["loss"])
+    assert largest_error(job, plan, backend) <= 1e-10
+    assert error_of_whole_batch(plan, job, backend) > 0.01
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("model", skipping_models.NAMES)
+@pytest.mark.parametrize(("text", "devices", "microbatches"), DIVIDED)
+def test_one_mean_over_the_batch_is_plain_pytorchs_though_parts_have_no_targets(model, text, devices, microbatches):
+    machine, job = core_groups(devices), job_of(model, microbatches, loss_mean="batch")
+    plan, backend = planned(text, job, machine), CpuBackend(machine, cores=[0] * devices)
+    assert "loss" not in plan.semantics
+    assert error_of_whole_batch(plan, job, backend) <= 1e-10
+
+
+@pytest.mark.parametrize(("text", "devices", "microbatches"), TWO_PARTS)
+def test_dropout_and_batch_norms_see_each_part_alone(text, devices, microbatches):
+    machine, job = core_groups(devices), job_of("dropped", microbatches, loss_mean="batch")
+    assert largest_error(job, planned(text, job, machine), CpuBackend(machine)) <= 1e-10
+
+
+def error_of_whole_batch(plan, job: Job, backend) -> float:
+    """The largest error against plain PyTorch that takes the batch in one piece."""
+    plain, built = replace(job, accumulate=1, loss_mean="parts"), job.build()
+    numerics = compare(job, built, plan, backend, Expected.of(plain, built, 2), 2)
+    return max(numerics.max_grad_error, numerics.max_param_error)
+
+
+def test_losses_of_the_parts_have_the_mean_of_the_batchs_loss(two_cores, backend):
+    job = job_of("skipped", 4, loss_mean="batch")
+    built = job.build()
+    module, inputs, targets, loss = built.module, built.inputs[0], built.target, built.loss
+    expected = loss(module(inputs), targets).item()
+    assert Trainer(planned("baseline", job, two_cores), job, built, backend).step(inputs, targets) == pytest.approx(expected, rel=1e-12)
+
+
+def test_targets_are_counted_before_the_first_forward_and_summed_over_the_devices():
+    """A prediction has all of it: in each plan of several devices one sum of one number more."""
+    for text in ("data-parallel", "fsdp", "pytorch-ddp", "pytorch-fsdp", "1f1b:stages=1,replicas=2"):
+        job = job_of("skipped", loss_mean="batch")
+        counted, usual = (planned(text, each, gpus(2)) for each in (job, replace(job, loss_mean="parts")))
+        names = [task.name.partition("@")[0] for task in counted.tasks if not task.name.startswith("fetch")]
+        assert names.index("count targets") < names.index("sum targets") < names.index("divide targets") < names.index("0/addmm"), text
+        assert not any("targets" in task.name for task in usual.tasks)
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "message"),
+    [
+        ("normed", "baseline", "needs a loss whose sum and number add up over the parts of the batch, and that of loss/div is divided by"),
+        ("squared", "baseline", "needs a loss that is a sum of means, and loss/pow makes something else of one"),
+        ("skipped", "fsdp:tp=2", "--loss-mean batch does not go with heads, hidden channels and vocabulary over 2 devices"),
+    ],
+)
+def test_what_has_no_mean_over_the_batch_is_refused(model, text, message):
+    with refuses(Code.MODEL, message):
+        planned(text, job_of(model, 2, loss_mean="batch"), gpus(4))
