@@ -8,7 +8,7 @@ memory that an op allocates and frees within its run.
 
 from executors.binding import Binding, Instance, task_storages
 from executors.cpu import allocator
-from simulator.engine.memory.over_time import owners
+from simulator.engine.memory.release import owners
 from simulator.plan.plan import Plan
 
 #: The place of bytes that belong to no device: the program's own lists and numbers.

@@ -10,8 +10,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from simulator.engine.memory.over_time import Scratch, beside_bytes, owners
-from simulator.engine.memory.release import releases
+from simulator.engine.memory.over_time import Scratch, beside_bytes
+from simulator.engine.memory.release import owners, releases
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan, program
@@ -122,7 +122,7 @@ class _Steps:
 
     def __init__(self, plan: Plan, dependencies: Dependencies, allocators: dict[str, CachingAllocator]):
         self._plan, self._dependencies, self._allocators = plan, dependencies, allocators
-        self._releases = releases(plan, dependencies)
+        self._releases = plan.derived(releases, dependencies)
         self._owner = owners(plan)
         self._held: dict[tuple[str, int], Block] = {}
         kinds = {value.storage: value.kind for value in plan.values.values()}

@@ -1,12 +1,13 @@
 """Bytes over time, by one rule that the simulator, validation and the executors share.
 
 A carried storage is allocated all the time. Every other storage has one instance per iteration, which lives from the start of its first
-access to the end of its last; an executor frees it when as many tasks have accessed it as `access_counts` says. An instance of an input
-lives from the start of its iteration's first task. If a copy gives a storage a second name (`Copy(means="alias")`), both names share the
-memory of the first, which is held until neither is accessed any more.
+access to the end of its last; an executor frees it when as many tasks have accessed it as `access_counts` says. On a GPU that runs several
+streams it lives to the end of the task after which the stream that allocated it may have its memory again (`release.releases`). An instance
+of an input lives from the start of its iteration's first task. If a copy gives a storage a second name (`Copy(means="alias")`), both names
+share the memory of the first, which is held until neither is accessed any more.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,7 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.engine.memory.release import Releases, owners, releases
 from simulator.machine.machine import Machine
+from simulator.plan.dependencies import dependencies_of
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT
 from traces.documents.comparison import MemoryNeed
@@ -25,10 +28,14 @@ from traces.errors import Code, SchedcastError
 
 
 class Scratch(NamedTuple):
-    """Bytes that devices hold besides a plan's values: `kept_bytes` by device all the time, `task_bytes` by task while it runs."""
+    """Bytes that devices hold besides a plan's values: `kept_bytes` by device all the time, `task_bytes` by task while it runs.
+
+    `releases`: when GPUs have the memory of values again that several streams access; None if each device has one stream, or is no GPU.
+    """
 
     kept_bytes: Mapping[str, int] = MappingProxyType({})
     task_bytes: Mapping[str, int] = MappingProxyType({})
+    releases: Releases | None = None
 
     @classmethod
     def of(cls, plan: Plan, machine: Machine, graph: bool = False) -> "Scratch":
@@ -40,7 +47,9 @@ class Scratch(NamedTuple):
         gpus = {device.name for device in machine.devices if device.kind == "gpu"}
         own = {task.name: sum(task.body.temporaries(task)) for task in plan.tasks if task.device in gpus}
         kept = Counter(workspace_bytes(plan, machine)) + Counter(border_bytes(plan) if graph else {})
-        return cls(dict(kept), {name: size for name, size in own.items() if size})
+        lanes = {task.lane for task in plan.tasks if task.device in gpus}
+        later = plan.derived(releases, dependencies_of(plan, machine)) if len(lanes) > len({device for device, _ in lanes}) else None
+        return cls(dict(kept), {name: size for name, size in own.items() if size}, later)
 
 
 NO_SCRATCH = Scratch()
@@ -91,17 +100,6 @@ def access_counts(plan: Plan) -> dict[str, int]:
         for name in names:
             counts[name] = counts.get(name, 0) + 1
     return counts
-
-
-def owners(plan: Plan) -> dict[str, str]:
-    """Storage -> the storage whose memory it uses, for storages that a copy makes an alias of another."""
-    owner: dict[str, str] = {}
-    for task in plan.tasks:
-        if task.body.aliases:
-            for read, write in zip(task.reads, task.writes, strict=bool(task.writes)):
-                source = plan.storage_of(read)
-                owner[plan.storage_of(write)] = owner.get(source, source)
-    return owner
 
 
 def carried_bytes(plan: Plan) -> dict[str, int]:
@@ -162,21 +160,38 @@ class Lifetimes:
     end_s: np.ndarray
 
 
-def lifetimes(plan: Plan, spans: Sequence[Span]) -> Lifetimes:
-    """Lifetimes of the instances that the spans of a predicted or measured timeline of `plan` access.
+def lifetimes(plan: Plan, spans: Sequence[Span], later: Releases | None = None) -> Lifetimes:
+    """Lifetimes of the instances that the spans of a predicted or measured timeline of `plan` access. `later`: `Scratch.releases`.
 
-    An instance whose last access is not among the spans is never freed.
+    An instance whose last access, or the task that releases it, is not among the spans is never freed.
     """
     names, task_of, border, is_fed, _, _ = plan.derived(_accesses)
     if not names or not spans:
         return Lifetimes(names, np.empty(0, np.int64), np.empty(0), np.empty(0))
-    begins, ends = [], []
-    for started, ended in _by_iteration(plan, spans):
+    begins, ends, after = [], [], plan.derived(_releasing, later) if later is not None else ()
+    times_s = _by_iteration(plan, spans)
+    for iteration, (started, ended) in times_s.items():
         first = np.minimum.reduceat(started[task_of], border)
         first[is_fed] = np.where(np.isfinite(first[is_fed]), started.min(), first[is_fed])
         begins.append(first)
         ends.append(np.maximum.reduceat(ended[task_of], border))
+        for later_by, places, tasks in after:
+            releasing = times_s.get(iteration + later_by)
+            ends[-1][places] = np.maximum(ends[-1][places], releasing[1][tasks] if releasing is not None else np.inf)
     return Lifetimes(names, np.tile(np.arange(len(names)), len(begins)), np.concatenate(begins), np.concatenate(ends))
+
+
+def _releasing(plan: Plan, later: Releases) -> list[tuple[int, list[int], list[int]]]:
+    """Which tasks release storages in steps that repeat: by how many iterations a task is ahead, the storages, and the task of each."""
+    number = {name: place for place, name in enumerate(plan.derived(_accesses).names)}
+    found: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for index, items in enumerate(later.steady):
+        for name, age in items:
+            if name in number:
+                places, tasks = found[age - plan.tasks[index].lag]
+                places.append(number[name])
+                tasks.append(index)
+    return [(later_by, *own) for later_by, own in found.items()]
 
 
 class _Accesses(NamedTuple):
@@ -216,7 +231,7 @@ def _accesses(plan: Plan) -> _Accesses:
 def memory_over_time(plan: Plan, spans: Sequence[Span], scratch: Scratch = NO_SCRATCH) -> dict[str, Steps]:
     """Bytes held over time by device, and by the host if the plan has values there. At one instant, frees come before allocations."""
     start_s = min((span.start_s for span in spans), default=0.0)
-    instances = lifetimes(plan, spans)
+    instances = lifetimes(plan, spans, scratch.releases)
     devices = np.array([plan.storages[name].device for name in instances.names] or [""])
     sizes = np.array([plan.storages[name].bytes for name in instances.names] or [0], np.int64)
     carried = carried_bytes(plan)
@@ -292,17 +307,19 @@ def peaks(memory: Mapping[str, Steps]) -> dict[str, int]:
     return {device: max(held for _, held in steps) for device, steps in memory.items()}
 
 
-def _by_iteration(plan: Plan, spans: Sequence[Span]) -> Iterable[tuple[np.ndarray, np.ndarray]]:
-    """Start and end times of every iteration, by task index; infinite for tasks that have not run."""
+def _by_iteration(plan: Plan, spans: Sequence[Span]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """By iteration, start and end times by task index; infinite for tasks that have not run."""
     position = {task.name: index for index, task in enumerate(plan.tasks)}
     of_iteration: dict[int, list[Span]] = {}
     for span in spans:
         of_iteration.setdefault(span.iteration, []).append(span)
-    for own in of_iteration.values():
+    times_s = {}
+    for iteration, own in of_iteration.items():
         indices = [position[span.task] for span in own]
         started, ended = np.full(len(position), np.inf), np.full(len(position), np.inf)
         started[indices], ended[indices] = [span.start_s for span in own], [span.end_s for span in own]
-        yield started, ended
+        times_s[iteration] = started, ended
+    return times_s
 
 
 # What each memory of a machine must hold at its highest moment, against its size.

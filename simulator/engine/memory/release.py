@@ -13,7 +13,6 @@ from heapq import heappop, heappush
 from itertools import chain
 from operator import itemgetter
 
-from simulator.engine.memory.over_time import owners
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan, program
 from simulator.plan.task import INPUT, Resource, Task
@@ -26,7 +25,7 @@ LOOK_AHEAD = 3
 _Pending = tuple[int, int, tuple[str, int], dict[int, int]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Releases:
     """Instances that may be freed after a task has been issued.
 
@@ -44,6 +43,17 @@ class Releases:
     def oldest(self) -> int:
         """The largest age: the number of periods after its first for which an instance has to be kept."""
         return max((age for items in self.steady for _, age in items), default=0)
+
+
+def owners(plan: Plan) -> dict[str, str]:
+    """Storage -> the storage whose memory it uses, for storages that a copy makes an alias of another."""
+    owner: dict[str, str] = {}
+    for task in plan.tasks:
+        if task.body.aliases:
+            for read, write in zip(task.reads, task.writes, strict=bool(task.writes)):
+                source = plan.storage_of(read)
+                owner[plan.storage_of(write)] = owner.get(source, source)
+    return owner
 
 
 def releases(plan: Plan, dependencies: Dependencies) -> Releases:

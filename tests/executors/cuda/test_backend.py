@@ -330,6 +330,19 @@ def test_a_graph_holds_a_copy_of_the_gradients_that_cross_its_border():
     assert predicted["graph"] - predicted["eager"] == pytest.approx(gradients, rel=0.01)
 
 
+@pytest.mark.parametrize("strategy", ["baseline", "turbodl:async=off", "turbodl:async=on"])
+def test_the_predicted_peak_holds_what_a_stream_does_not_have_again_yet(strategy):
+    """Streams of TurboDL are ordered after each other's last reads late. The input is there before the steps whose peak is measured."""
+    job = Job("lenet5", 256)
+    with FakeGpu(facts=replace(FACTS, memory_bytes=1 << 30)) as gpu:
+        own = plain_machine(gpu)
+        plan, tensors = planned(strategy, job, own, CostModel(own)), job_tensors(job, job.build(), job.graph())
+        (measured,) = CudaBackend(own, gpu).peak_bytes(plan, tensors, job.seed).values()
+        (predicted,) = forecast(plan, own, CostModel(own)).peak_bytes.values()
+    inputs = sum(plan.storages[value.storage].bytes for value in plan.values.values() if value.kind == INPUT)
+    assert predicted == pytest.approx(measured + inputs, rel=0.02)
+
+
 def test_workspaces_that_a_graph_uses_are_not_freed(machine):
     x, y = value("x", (8, 8), INPUT), value("y", (8, 8), ACTIVATION)
     with FakeGpu(workspace_bytes=1 << 20) as gpu:

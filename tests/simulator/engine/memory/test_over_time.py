@@ -8,12 +8,12 @@ from simulator.engine.memory.over_time import (
     access_counts,
     carried_bytes,
     memory_over_time,
-    owners,
     peaks,
     summed_over_devices,
     thinned,
     workspace_bytes,
 )
+from simulator.engine.memory.release import owners
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Link
 from simulator.machine.presets import load_machine
@@ -127,6 +127,18 @@ def test_each_device_holds_its_own_storages():
     timeline = simulate(plan, gpu("p", "q", links=(Link("p", "q", 0.0, 400.0),)), costs, iterations=1)
     assert timeline.memory == {"p": ((0.0, 1200), (1.0, 800), (2.0, 400)), "q": ((0.0, 0), (1.0, 400), (2.0, 800), (3.0, 0))}
     assert peaks(timeline.memory) == {"p": 1200, "q": 800}
+
+
+def test_on_a_gpu_a_stream_has_memory_again_once_it_is_ordered_after_all_that_read_it():
+    """`side` reads `a` on a stream of its own, and the first stream waits for it before `join`, long after `side` has ended."""
+    tasks = (
+        task("f", 1.0, reads="x", writes="a"), task("side", 1.0, reads="a", writes="b", stream=1), task("g", 3.0, reads="a", writes="c"),
+        task("join", 1.0, reads="b c", writes="d"),
+    )  # fmt: skip
+    plan, costs = build(*tasks)
+    timeline = simulate(plan, gpu("d"), costs, iterations=1)
+    assert dict(timeline.memory["d"])[4.0] == 1600
+    assert dict(memory_over_time(plan, timeline.spans)["d"])[4.0] == 1200, "b, c and d: nobody reads a any more"
 
 
 def test_an_instance_without_its_last_access_is_not_freed():

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from simulator.engine.costs.model import CostModel
-from simulator.engine.memory.over_time import owners
+from simulator.engine.memory.release import owners
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import HOST, Link
 from simulator.plan.bodies.opcall import OpCall
