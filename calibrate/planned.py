@@ -13,14 +13,14 @@ from calibrate.testbed import Progress, Testbed, units_in_round
 from executors.run import WARM_UP
 from simulator.engine.costs.cost import MEASURED, Cost
 from simulator.engine.costs.model import CostModel, measurable
-from simulator.engine.memory.contents import batch_words, holders_words, shortfall_words
+from simulator.engine.memory.contents import holders_words, shortfall_words
 from simulator.engine.memory.over_time import carried_bytes, excess_bytes, memory_needs
 from simulator.engine.simulation import GRAPH
 from simulator.machine.machine import Machine, Memory
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import Forecast, forecast_strategy
-from simulator.predict.largest_batch import largest_batch, with_batch_words
+from simulator.predict.largest_batch import Fitting, fitting, with_fitting_words
 from simulator.strategies import registry as strategies
 from traces import units
 from traces.documents.comparison import ValidationResult
@@ -136,11 +136,11 @@ def plan_all(
         if isinstance(predicted, Refusal):
             if predicted.code is Code.FILE:  # the user named the file: this is a mistake of the request
                 raise predicted.error
-            refused[label] = with_batch_words(predicted, job, label, shared_options, model, mode)
+            refused[label] = with_fitting_words(predicted, job, label, shared_options, model, mode)
         elif predicted.fits:
             forecasts[label] = predicted
         else:
-            refused[label] = does_not_fit(predicted, largest_batch(job, label, shared_options, predicted, model, mode))
+            refused[label] = does_not_fit(predicted, fitting(job, label, shared_options, predicted, model, mode))
     return forecasts, refused
 
 
@@ -151,10 +151,10 @@ def skipped_row(strategy: str, options: Mapping[str, object], why: str) -> Valid
     return ValidationResult(**dict.fromkeys(unknown) | fields)
 
 
-def does_not_fit(predicted: Forecast, largest: int | None) -> Refusal:
-    """The refusal to run a plan that needs more memory than its machine has. `largest`: the largest batch that fits, if any."""
+def does_not_fit(predicted: Forecast, instead: Fitting) -> Refusal:
+    """The refusal to run a plan that needs more memory than its machine has. `instead`: what fits."""
     shortfall, holders = shortfall_words(predicted.memories), holders_words(predicted.at_peak)
-    return Refusal(Code.MEMORY, f"{predicted.plan.strategy} does not fit: {shortfall}; {holders}; {batch_words(largest)}")
+    return Refusal(Code.MEMORY, "; ".join([f"{predicted.plan.strategy} does not fit: {shortfall}", holders, *instead.words]))
 
 
 def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool, parallel: Sequence[Forecast] = ()) -> None:

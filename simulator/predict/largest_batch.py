@@ -4,22 +4,47 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 from simulator.engine.costs.model import CostModel
-from simulator.engine.memory.contents import batch_words
+from simulator.engine.memory.contents import fitting_words
 from simulator.engine.memory.over_time import TooLargeError, excess_bytes
 from simulator.model.checkpoint import choice
 from simulator.model.job import Job
 from simulator.plan.bodies.update import forms
 from simulator.predict.forecast import Forecast, planned_memories
 from simulator.strategies import registry as strategies
-from traces.documents.comparison import Prediction
+from traces.documents.comparison import PYTORCH_DDP, PYTORCH_FSDP, Prediction
 from traces.errors import Refusal, SchedcastError
 
 #: Other batch sizes that are planned at most.
 MOST_PLANS = 16
 #: How many times as many microbatches are tried.
 MORE_MICROBATCHES = 4
+#: Other changes than of the batch are tried if the plan has at most so many tasks: each takes as long as the plan took.
+MOST_TASKS = 20_000
+
+
+class Fitting(NamedTuple):
+    """What fits in place of a plan that does not: the `largest_batch`, and the changes that `would_fit`, if they were `tried`."""
+
+    batch: int | None
+    changes: tuple[str, ...] = ()
+    tried: bool = True
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """A phrase for each."""
+        return fitting_words(*self)
+
+
+def fitting(
+    job: Job, text: str, shared: Mapping[str, str], predicted: Forecast | Refusal, model: CostModel, mode: str = "eager"
+) -> Fitting:
+    """Return what fits in place of a plan that does not. Arguments as in `largest_batch`."""
+    tried = isinstance(predicted, Refusal) or len(predicted.plan.tasks) <= MOST_TASKS
+    batch = largest_batch(job, text, shared, predicted, model, mode)
+    return Fitting(batch, would_fit(job, text, shared, model, mode) if tried else (), tried)
 
 
 def largest_batch(
@@ -52,18 +77,45 @@ def _excess(job: Job, text: str, shared: Mapping[str, str], model: CostModel, mo
 def would_fit(job: Job, text: str, shared: Mapping[str, str], model: CostModel, mode: str = "eager") -> tuple[str, ...]:
     """Return the options of the command line, each of which alone lets a plan fit that does not fit, with the batch as it is.
 
-    Tried are full activation checkpointing, MORE_MICROBATCHES times as many microbatches, and the optimizer's fused form. Arguments as in
-    `largest_batch`; each candidate is planned and simulated.
+    Tried are full activation checkpointing, MORE_MICROBATCHES times as many microbatches, the optimizer's fused form, and on several
+    devices a strategy that shards more. Arguments as in `largest_batch`; each candidate is planned and simulated.
     """
-    more, changes = MORE_MICROBATCHES * job.accumulate, {}
+    changes = {}
     if job.checkpoint == choice.NONE:
-        changes[f"--checkpoint {choice.FULL}"] = job.varied(checkpoint=choice.FULL)
-    if job.batch % more == 0:
-        changes[f"--accumulate {more}"] = job.varied(accumulate=more)
+        changes[f"--checkpoint {choice.FULL}"] = job.varied(checkpoint=choice.FULL), text
+    strategy, options = strategies.parse(text, shared)
+    if (microbatches := _stated_microbatches(job, text, shared, model)) is not None:
+        own = _with_option(text, "microbatches", str(MORE_MICROBATCHES * microbatches))
+        changes[f"--strategy {own}"] = job, own
+    elif job.batch % (more := MORE_MICROBATCHES * job.accumulate) == 0:
+        changes[f"--accumulate {more}"] = job.varied(accumulate=more), text
     if job.form != "fused" and "fused" in forms(job.optimizer):
-        changes[f"--optimizer {job.optimizer}:fused"] = replace(job, form="fused")
-    needs = {option: _excess(changed, text, shared, model, mode) for option, changed in changes.items()}
+        changes[f"--optimizer {job.optimizer}:fused"] = replace(job, form="fused"), text
+    if len(model.machine.devices) > 1:
+        sharded = PYTORCH_FSDP if strategy.name == PYTORCH_DDP else "fsdp"
+        if strategy.name != sharded:
+            changes[f"--strategy {sharded}"] = job, sharded
+        if getattr(options, "shard", None) == "0":
+            own = _with_option(text, "shard", "1")
+            changes[f"--strategy {own}"] = job, own
+    needs = {option: _excess(own_job, own, shared, model, mode) for option, (own_job, own) in changes.items()}
     return tuple(option for option, excess in needs.items() if excess is not None and excess <= 0)
+
+
+def _stated_microbatches(job: Job, text: str, shared: Mapping[str, str], model: CostModel) -> int | None:
+    """The microbatches of a strategy that has an option for them; None of others, and if they are not known without a plan."""
+    strategy, options = strategies.parse(text, shared)
+    with suppress(SchedcastError):
+        portion = strategy.portion(job, model.machine, options) if "microbatches" in strategy.option_names else None
+        return portion.microbatches if portion is not None else None
+    return None
+
+
+def _with_option(text: str, name: str, value: str) -> str:
+    """A strategy's text with another value of one of its options."""
+    strategy, _, options = text.partition(":")
+    others = [pair for pair in options.split(",") if pair and pair.partition("=")[0].strip() != name]
+    return f"{strategy}:{','.join([*others, f'{name}={value}'])}"
 
 
 def _unit(job: Job, text: str, shared: Mapping[str, str], predicted: Forecast | Refusal, model: CostModel) -> int:
@@ -83,22 +135,19 @@ def _unit(job: Job, text: str, shared: Mapping[str, str], predicted: Forecast | 
     return job.accumulate * math.lcm(len(predicted.plan.devices), replicas if isinstance(replicas, int) else 1)
 
 
-def with_batch_words(refused: Refusal, job: Job, text: str, shared: Mapping[str, str], model: CostModel, mode: str = "eager") -> Refusal:
-    """Return the refusal, with the largest batch that fits if it says that the job is too large."""
+def with_fitting_words(refused: Refusal, job: Job, text: str, shared: Mapping[str, str], model: CostModel, mode: str = "eager") -> Refusal:
+    """Return the refusal, with what fits if it says that the job is too large."""
     if not refused.excess_bytes:
         return refused
-    return replace(refused, words=f"{refused.words}; {batch_words(largest_batch(job, text, shared, refused, model, mode))}")
+    return replace(refused, words="; ".join([refused.words, *fitting(job, text, shared, refused, model, mode).words]))
 
 
-def with_largest_batch(
-    document: Prediction, job: Job, text: str, shared: Mapping[str, str], predicted: Forecast, model: CostModel
-) -> Prediction:
+def with_fitting(document: Prediction, job: Job, text: str, shared: Mapping[str, str], predicted: Forecast, model: CostModel) -> Prediction:
     """Return the prediction with the largest batch and the other changes that fit, if its plan does not fit."""
     if predicted.fits:
         return document
-    largest = largest_batch(job, text, shared, predicted, model, predicted.timeline.mode)
-    others = would_fit(job, text, shared, model, predicted.timeline.mode)
-    return document.model_copy(update={"largest_batch": largest, "batch_sought": True, "would_fit": others})
+    batch, changes, tried = fitting(job, text, shared, predicted, model, predicted.timeline.mode)
+    return document.model_copy(update={"largest_batch": batch, "batch_sought": True, "would_fit": changes, "changes_sought": tried})
 
 
 def largest_fitting(unit: int, batch: int, batch_excess: int, excess: Callable[[int], int | None]) -> int | None:

@@ -5,6 +5,7 @@ Batches of TOO_LARGE or more do not fit.
 
 from dataclasses import replace
 
+from simulator.predict.largest_batch import Fitting
 from tests.support.sample_runs import CASES, play
 from tests.support.search_samples import of_a_language_model, search_result
 from traces.documents.comparison import Change, MemoryNeed, Prediction, Shares
@@ -31,8 +32,8 @@ def facts(request):
     return MachineFacts(4, {"memory": Figure(100.0, "GB/s")}, about=about, cautions=("The device throttled while it was measured: power.",))
 
 
-def largest_batch(request, strategy):
-    return 3000
+def fitting(request, strategy):
+    return Fitting(3000, ("--checkpoint full",))
 
 
 def speed(request, strategy, measured_s):

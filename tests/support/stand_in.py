@@ -7,7 +7,7 @@ from ui.app import sweeping
 from ui.service import jobs
 
 #: What the app asks of `ui.service.jobs`.
-ASKED = ("choices", "facts", "predict_many", "largest_batch", "speed", "in_editor", "search")
+ASKED = ("choices", "facts", "predict_many", "fitting", "speed", "in_editor", "search")
 
 
 def answer_by(answers: Any, put: Callable[[Any, str, Any], None] = setattr) -> None:

@@ -384,8 +384,8 @@ def test_a_memory_limit(schedcast):
         "red, and first"
     )
     assert "Memory: peak of" in shown.out
-    assert "No batch is predicted to fit." in shown.out
-    words = ("does not fit: needs", "390.6 KiB (0.0004 GB) there", "too much; peak of", "parameters", "no batch is predicted to fit")
+    assert "No smaller batch is predicted to fit." in shown.out
+    words = ("does not fit: needs", "390.6 KiB (0.0004 GB) there", "too much; peak of", "parameters", "no smaller batch is predicted")
     refused(schedcast.call("run", *BASE_RUN, *small), *words)
     done = schedcast.call("validate", *BASE_RUN, *small, "--json")
     assert done.status == 1

@@ -91,8 +91,9 @@ class Prediction(Document):
     `speedup_interval` is the 90 % interval of `speedup`, from draws of the costs that the baseline and the strategy share. `waterfall`
     explains `step_s` − `baseline_step_s`, and is exact in its sum. `memories` compares what each memory must hold with its size. If the
     plan does not fit, `largest_batch` is the largest batch that is predicted to fit: None if none does, or if none was sought
-    (`batch_sought`). `would_fit`: other changes by which it is predicted to fit. `at_limit`: the strategies, this one's or those that it is
-    compared with, that fit with so little memory left that their step time is not known (`MemoryNeed.at_limit`).
+    (`batch_sought`). `would_fit`: other changes by which it is predicted to fit, if any were tried (`changes_sought`). `at_limit`: the
+    strategies, this one's or those that it is compared with, that fit with so little memory left that their step time is not known
+    (`MemoryNeed.at_limit`).
 
     `pytorch_step_s` is the predicted step time of plain PyTorch, the user's own loop; `against_pytorch` is that over `step_s`.
     `settled` is False if the schedule neither repeats itself nor has the same mean in longer runs, so that `step_s` is but an estimate.
@@ -133,6 +134,7 @@ class Prediction(Document):
     largest_batch: int | None = None
     batch_sought: bool = False
     would_fit: tuple[str, ...] = ()
+    changes_sought: bool = False
     at_limit: tuple[str, ...] = ()
     pytorch_step_s: Duration | None = None
     against_pytorch: float | None = None

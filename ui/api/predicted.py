@@ -24,7 +24,7 @@ from simulator.model.live import live_factory, undisturbed
 from simulator.model.tokens import tokens_of
 from simulator.model.usual_batch import usual_batch
 from simulator.predict.forecast import Forecast, forecast_many, prediction, references
-from simulator.predict.largest_batch import with_largest_batch
+from simulator.predict.largest_batch import with_fitting, with_fitting_words
 from simulator.predict.normal import normal
 from traces import units
 from traces.arguments import typed
@@ -125,7 +125,17 @@ class Predicted(Shown):
     @cached_property
     def prediction(self) -> Prediction:
         """The document of the chosen strategy. Raises SchedcastError if it has no prediction."""
-        return self._document(required(self.answers[self.chosen]), self.chosen)
+        return self._document(required(self.refusals.get(self.chosen, self.answers[self.chosen])), self.chosen)
+
+    @cached_property
+    def refusals(self) -> Mapping[str, Refusal]:
+        """Why the rest of what was asked could not be predicted, with what fits if the job is too large, by the text of the strategy."""
+        with around(self.job):
+            return {
+                text: with_fitting_words(own, self.job, text, {}, self.costs, self.placement.mode)
+                for text in self.asked
+                if isinstance(own := self.answers[text], Refusal)
+            }
 
     @cached_property
     def predictions(self) -> Mapping[str, Prediction]:
@@ -137,7 +147,7 @@ class Predicted(Shown):
         base, plain = (own if isinstance(own, Forecast) else None for own in (self.answers.get("baseline"), self.answers.get(PYTORCH)))
         document = prediction(forecast, base, self.costs.shown_precision(self.job.precision), plain)
         with around(self.job):
-            return with_largest_batch(document, self.job, text, {}, forecast, self.costs)
+            return with_fitting(document, self.job, text, {}, forecast, self.costs)
 
     @property
     def slowest_layers(self) -> list[tuple[str, float]]:
@@ -237,9 +247,8 @@ class Predicted(Shown):
         where = place(self.job.model.removeprefix(LIVE), self.job.batch, self.costs.machine.name)
         if len(self.asked) == 1:
             return prediction_document(where, self.prediction)
-        refused = [(text, own) for text in self.asked if isinstance(own := self.answers[text], Refusal)]
         rows = [where | each.document() for each in self.predictions.values()]
-        return predictions_document(rows, [where | {"strategy": text, "why": own.words} for text, own in refused])
+        return predictions_document(rows, [where | {"strategy": text, "why": own.words} for text, own in self.refusals.items()])
 
     def frame(self) -> Any:
         """The table as a pandas DataFrame, a row per strategy: the numbers of the documents, in seconds and bytes."""
@@ -273,9 +282,8 @@ class Predicted(Shown):
         for words in prediction_words(own, here):
             line(f"- {words}")
         self.normal()._print(console)
-        for text in self.asked:
-            if isinstance(refused := self.answers[text], Refusal):
-                line(f"- {text}: {refused.words}")
+        for text, refused in self.refusals.items():
+            line(f"- {text}: {refused.words}")
 
 
 def predict(

@@ -15,7 +15,7 @@ from simulator.machine.machine import Machine
 from simulator.model.job import DEFAULT, Job
 from simulator.plan.text import outline, render
 from simulator.predict.forecast import Forecast, forecast_many, prediction, references
-from simulator.predict.largest_batch import with_batch_words, with_largest_batch
+from simulator.predict.largest_batch import with_fitting, with_fitting_words
 from simulator.predict.normal import normal
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import BASELINE, PYTORCH, Prediction
@@ -50,9 +50,9 @@ class Answer:
 
     @cached_property
     def refusal(self) -> Refusal | None:
-        """Why there is no prediction, with the largest batch that fits if the job is too large."""
+        """Why there is no prediction, with what fits if the job is too large."""
         own = self.forecasts[self.strategy]
-        return with_batch_words(own, self.job, self.strategy, self.shared, self.model, self.mode) if isinstance(own, Refusal) else None
+        return with_fitting_words(own, self.job, self.strategy, self.shared, self.model, self.mode) if isinstance(own, Refusal) else None
 
     @property
     def forecast(self) -> Forecast:
@@ -72,8 +72,8 @@ class Answer:
 
     @cached_property
     def prediction(self) -> Prediction:
-        """The document of the prediction, with the largest batch that fits if this one does not."""
-        return with_largest_batch(self._document(self.forecast), self.job, self.strategy, self.shared, self.forecast, self.model)
+        """The document of the prediction, with what fits if this one does not."""
+        return with_fitting(self._document(self.forecast), self.job, self.strategy, self.shared, self.forecast, self.model)
 
     def _document(self, forecast: Forecast) -> Prediction:
         base, plain = self.known.get(BASELINE), self.known.get(PYTORCH)

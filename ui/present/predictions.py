@@ -1,10 +1,10 @@
 """Predictions in sentences, as one table and as one document: what does not fit in memory, and how sure a speed-up is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from simulator.engine.memory.contents import AT_LIMIT_WORDS, batch_words, holders_words, need_words, shortfall_words
+from simulator.engine.memory.contents import AT_LIMIT_WORDS, fitting_words, holders_words, need_words, shortfall_words
 from simulator.machine.presets import card_of
 from traces import units
 from traces.documents.comparison import BASELINE, Prediction
@@ -48,10 +48,15 @@ def fit_words(prediction: Prediction) -> list[str]:
         return [f"{prediction.strategy} {memory_words(prediction)}; {slow}."] if prediction.is_at_limit else []
     shortfall = f": {shortfall_words(prediction.memories)}" if prediction.memories else ""
     held = [f"Memory: {holders_words(prediction.at_peak)}."] if prediction.at_peak else []
-    batch = batch_words(prediction.largest_batch) if prediction.batch_sought or prediction.largest_batch is not None else ""
-    largest = [f"{batch[:1].upper()}{batch[1:]}."] if batch else []
-    others = [f"It would also fit with {', or '.join(prediction.would_fit)}."] if prediction.would_fit else []
-    return [f"{prediction.strategy} does not fit{shortfall}.", *held, *largest, *others]
+    sought = prediction.batch_sought or prediction.largest_batch is not None
+    tried = prediction.changes_sought or bool(prediction.would_fit) or not prediction.batch_sought
+    fitting = sentences_of(fitting_words(prediction.largest_batch, prediction.would_fit, tried)) if sought else []
+    return [f"{prediction.strategy} does not fit{shortfall}.", *held, *fitting]
+
+
+def sentences_of(phrases: Iterable[str]) -> list[str]:
+    """Phrases as sentences."""
+    return [f"{phrase[:1].upper()}{phrase[1:]}." for phrase in phrases]
 
 
 def _cells(predictions: Sequence[tuple[int, str, Prediction]]) -> list[dict[str, str]]:

@@ -26,7 +26,8 @@ from simulator.plan.bodies.update import FORMS, STATE
 from simulator.plan.editor.editor import Fault, ScheduleEditor
 from simulator.plan.editor.order import Order
 from simulator.predict import forecast as simulated
-from simulator.predict.largest_batch import largest_batch as largest
+from simulator.predict.largest_batch import Fitting
+from simulator.predict.largest_batch import fitting as what_fits
 from simulator.predict.normal import normal
 from simulator.predict.search.ranking import Ranking, rank
 from simulator.predict.search.search import Cache, Progress, candidates
@@ -269,14 +270,14 @@ def predict_many(request: JobRequest) -> dict[str, Forecast | Refusal]:
         return {name: own if isinstance(own, Refusal) else _answer(asked._replace(text=name), own, base, plain) for name, own in answers}
 
 
-def largest_batch(request: JobRequest, strategy: str) -> int | None:
-    """The largest batch of a strategy that fits in memory; None if none does."""
+def fitting(request: JobRequest, strategy: str) -> Fitting:
+    """What fits in memory in place of a strategy that does not."""
     with _ONE_AT_A_TIME:
         asked = asked_of(request, strategy)
         answer = predicted(asked)
         if isinstance(answer, Refusal) and not answer.excess_bytes:
             raise answer.error
-        return largest(asked.job, strategy, request.shared, answer, asked.target[1], asked.placement.mode)
+        return what_fits(asked.job, strategy, request.shared, answer, asked.target[1], asked.placement.mode)
 
 
 def speed(request: JobRequest, strategy: str, measured_s: float | None) -> Normal:

@@ -42,7 +42,7 @@ def memory_by_kind(
 
     If there are more than `most` instants, those at which the device holds the most are kept.
     """
-    instances, kinds = lifetimes(plan, spans), plan.derived(storage_kinds)
+    instances, kinds = lifetimes(plan, spans, scratch.releases), plan.derived(storage_kinds)
     devices = dict.fromkeys((*plan.devices, *(plan.storages[name].device for name in (*plan.carried, *instances.names))))
     sizes = np.array([plan.storages[name].bytes for name in instances.names] or [0], np.int64)
     place = np.array([(plan.storages[name].device, kinds[name]) for name in instances.names] or [("", "")])
@@ -108,8 +108,8 @@ def at_peak(plan: Plan, timeline: Timeline, memory: Mapping[str, Steps], scratch
 
     `memory`: the result of `memory_over_time` for the timeline's spans and `scratch`.
     """
-    instances, kinds, layers = lifetimes(plan, timeline.spans), plan.derived(storage_kinds), plan.derived(_layers)
-    copies = plan.derived(_copies)
+    instances, kinds = lifetimes(plan, timeline.spans, scratch.releases), plan.derived(storage_kinds)
+    layers, copies = plan.derived(_layers), plan.derived(_copies)
     carried_of, spans_of = defaultdict(list), defaultdict(list)
     for name in plan.carried:
         carried_of[plan.storages[name].device].append((name, plan.storages[name].bytes))
@@ -246,6 +246,13 @@ def holders_words(peaks: Sequence[AtPeak]) -> str:
 AT_LIMIT_WORDS = "fits, at its limit: PyTorch's allocator will free and retry"
 
 
-def batch_words(largest_batch: int | None) -> str:
-    """Return a phrase that names the largest batch that fits, once it was sought; None if none does."""
-    return "no batch is predicted to fit" if largest_batch is None else f"the largest batch that fits is {largest_batch}"
+def fitting_words(largest_batch: int | None, changes: Sequence[str], tried: bool = True) -> tuple[str, ...]:
+    """Return phrases that name what fits in place of a plan that does not, once that was sought.
+
+    `largest_batch`: the largest smaller batch, None if there is none. `changes`: options with which this batch fits. `tried`: whether any
+    were tried.
+    """
+    batch = "no smaller batch is predicted to fit" if largest_batch is None else f"the largest batch that fits is {largest_batch}"
+    if not tried:
+        return batch, "no other changes were tried, each of which takes as long as this prediction"
+    return (batch, f"this batch would fit with {', or '.join(changes)}") if changes else (batch,)

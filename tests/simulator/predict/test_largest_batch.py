@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, forecast_many, prediction
-from simulator.predict.largest_batch import MOST_PLANS, largest_batch, largest_fitting, with_batch_words, with_largest_batch
+from simulator.predict.largest_batch import MOST_PLANS, largest_batch, largest_fitting, with_fitting, with_fitting_words, would_fit
 from simulator.predict.preset import preset_costs
 from traces.errors import Code, Refusal
 from ui.present.predictions import fit_words
@@ -57,9 +57,9 @@ def test_replicas_for_which_one_stands_divide_the_batch(text, machine, replicas)
 def test_without_room_for_the_parameters_no_batch_fits():
     job = Job("lenet5", 64)
     too_large, model = forecast_of(job, "baseline", 1e-6)
-    document = with_largest_batch(prediction(too_large, None, "fp32"), job, "baseline", {}, too_large, model)
+    document = with_fitting(prediction(too_large, None, "fp32"), job, "baseline", {}, too_large, model)
     assert (document.fits, document.largest_batch, document.batch_sought) == (False, None, True)
-    assert fit_words(document)[-1] == "No batch is predicted to fit."
+    assert fit_words(document)[-1] == "No smaller batch is predicted to fit."
     (need,) = document.memories
     assert (need.allocated_bytes, need.size_bytes) == (too_large.memory_bytes[need.name], 1000)
 
@@ -67,7 +67,7 @@ def test_without_room_for_the_parameters_no_batch_fits():
 def test_changes_that_are_named_fit_each_alone():
     job = Job("lenet5", 4096, optimizer="adam")
     too_large, model = forecast_of(job, "baseline", 0.12)
-    document = with_largest_batch(prediction(too_large, None, "fp32"), job, "baseline", {}, too_large, model)
+    document = with_fitting(prediction(too_large, None, "fp32"), job, "baseline", {}, too_large, model)
     changed = {
         "--checkpoint full": {"checkpoint": "full"},
         "--accumulate 4": {"accumulate": 4},
@@ -76,7 +76,32 @@ def test_changes_that_are_named_fit_each_alone():
     fits = {option: forecast_of(replace(job, **change), "baseline", 0.12)[0].fits for option, change in changed.items()}
     assert document.would_fit == tuple(option for option, fitting in fits.items() if fitting)
     assert "--accumulate 4" in document.would_fit
-    assert fit_words(document)[-1].startswith("It would also fit with ")
+    assert fit_words(document)[-1].startswith("This batch would fit with ")
+
+
+LAYERS = "lm:form=llama,layers={},d_model=256,heads=4,ffn={},vocab=500"
+
+
+@pytest.mark.parametrize(("job", "text", "gigabytes", "named"), [
+    (Job(LAYERS.format(8, 16384), 8, 16, optimizer="adamw"), "data-parallel", 1.6, "--strategy fsdp"),
+    (Job(LAYERS.format(8, 16384), 8, 16, optimizer="adamw"), "pytorch-ddp", 1.6, "--strategy pytorch-fsdp"),
+    (Job(LAYERS.format(4, 512), 64, 128), "1f1b:stages=2,microbatches=2", 0.25, "--strategy 1f1b:stages=2,microbatches=8"),
+])  # fmt: skip
+def test_on_several_devices_shards_and_a_pipeline_s_own_microbatches_are_named(job, text, gigabytes, named):
+    too_large, model = forecast_of(job, text, gigabytes, "2xh100")
+    assert not too_large.fits
+    assert named in would_fit(job, text, {}, model)
+    assert forecast_of(job, named.removeprefix("--strategy "), gigabytes, "2xh100")[0].fits
+
+
+def test_a_large_plan_is_not_tried_with_other_changes(monkeypatch):
+    """Each takes as long as the plan took, and the user is told so."""
+    monkeypatch.setattr("simulator.predict.largest_batch.MOST_TASKS", 10)
+    job = Job("lenet5", 4096)
+    too_large, model = forecast_of(job, "baseline", 0.05)
+    document = with_fitting(prediction(too_large, None, "fp32"), job, "baseline", {}, too_large, model)
+    assert (document.largest_batch is None, document.would_fit, document.changes_sought) == (False, (), False)
+    assert fit_words(document)[-1] == "No other changes were tried, each of which takes as long as this prediction."
 
 
 def test_where_no_batch_was_sought_none_is_said_to_fit():
@@ -97,7 +122,7 @@ def test_a_strategy_s_own_microbatches_divide_the_batch():
 def test_a_plan_that_fits_is_not_searched_for_a_smaller_batch():
     job = Job("lenet5", 64)
     fitting, model = forecast_of(job, "baseline", 1.0)
-    assert with_largest_batch(prediction(fitting, None, "fp32"), job, "baseline", {}, fitting, model).largest_batch is None
+    assert with_fitting(prediction(fitting, None, "fp32"), job, "baseline", {}, fitting, model).largest_batch is None
 
 
 @given(
@@ -141,9 +166,9 @@ def test_a_scan_whose_jacobians_are_too_large_names_the_largest_batch_that_fits(
     job = Job(model, batch, image_size=size)
     refused, costs = forecast_of(job, text, gigabytes)
     assert refused.code is Code.MEMORY
-    told = with_batch_words(refused, job, text, {}, costs).words
-    assert re.search(r"needs [\d.]+ [MG]iB for its Jacobians, this machine has .*; the largest batch that fits is \d+$", told)
-    largest = int(told.rpartition(" ")[2])
+    told = with_fitting_words(refused, job, text, {}, costs).words
+    named = re.search(r"needs [\d.]+ [MG]iB for its Jacobians, this machine has .*; the largest batch that fits is (\d+)", told)
+    largest = int(named[1])
     assert forecast_of(replace(job, batch=largest), text, gigabytes)[0].fits
     larger = forecast_of(replace(job, batch=largest + 1), text, gigabytes)[0]
     assert isinstance(larger, Refusal) or not larger.fits
@@ -151,4 +176,4 @@ def test_a_scan_whose_jacobians_are_too_large_names_the_largest_batch_that_fits(
 
 def test_other_refusals_name_no_batch():
     refused = Refusal(Code.REQUEST, "level is 9")
-    assert with_batch_words(refused, Job("lenet5", 4), "bppsa", {}, None) is refused
+    assert with_fitting_words(refused, Job("lenet5", 4), "bppsa", {}, None) is refused

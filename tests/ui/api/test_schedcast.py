@@ -229,6 +229,13 @@ def test_a_job_that_does_not_fit_takes_no_hours_and_costs_nothing(network, batch
         sc.predict(network, batch, on="h100", memory_limit=0.0001).hours(samples=3200, price=2.0)
 
 
+def test_what_is_too_large_to_be_planned_says_what_fits():
+    dense = "bppsa:jacobian=dense,level=0"
+    predicted = sc.predict("lenet5", 4096, on="h100", memory_limit=1).compare(dense)
+    assert "; the largest batch that fits is " in predicted.json()["refused"][0]["why"]
+    assert f"- {dense}: {predicted.refusals[dense].words}" in repr(predicted).replace(" \n", " ")
+
+
 def test_tokens_count_by_the_rows_of_a_language_model():
     embedding = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 50))
     tokens = torch.randint(50, (4, 16))

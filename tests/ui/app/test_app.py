@@ -226,7 +226,7 @@ def test_a_prediction_that_does_not_fit_is_red_and_has_no_step_time(start):
     kinds = [element.type for element in app.main]
     assert kinds.index("error") < kinds.index("plotly_chart"), kinds
     app.button[0].click().run()
-    assert "The largest batch that fits is 3000." in text_of(app)
+    assert "The largest batch that fits is 3000. This batch would fit with --checkpoint full." in text_of(app)
 
 
 def test_what_if_with_unusable_requests_shows_one_line(start):

@@ -158,7 +158,10 @@ def test_by_how_much_what_holds_it_and_what_fits():
 
 
 def test_no_batch_may_fit():
-    assert predictions.fit_words(prediction(fits=False, batch_sought=True))[-1] == "No batch is predicted to fit."
+    sought = prediction(fits=False, batch_sought=True, changes_sought=True)
+    assert predictions.fit_words(sought)[-1] == "No smaller batch is predicted to fit."
+    untried = predictions.fit_words(sought.model_copy(update={"changes_sought": False}))
+    assert untried[-1] == "No other changes were tried, each of which takes as long as this prediction."
     assert predictions.fit_words(prediction(fits=False)) == ["turbodl does not fit."], "none was sought"
 
 

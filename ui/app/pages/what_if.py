@@ -143,8 +143,10 @@ def refusals_of(answers: Answers) -> dict[str, Refusal]:
 
 def answers_ui(request: JobRequest, answers: Answers) -> None:
     """Show the verdicts, one strategy in detail, all in a table, and the ways to take them along."""
-    for text, refusal in refusals_of(answers).items():
+    for number, (text, refusal) in enumerate(refusals_of(answers).items()):
         st.warning(markdown_escaped(f"{text}: {refusal.words}"))
+        if refusal.excess_bytes:
+            fitting_ui(request, text, len(answers) + number)
     forecasts = forecasts_of(answers)
     if not forecasts:
         return
@@ -173,20 +175,20 @@ def verdicts_ui(request: JobRequest, forecasts: Sequence[Forecast]) -> None:
         prediction = answer.prediction
         if not prediction.fits:
             if prediction.largest_batch is None:
-                largest_batch_ui(request, answer, number)
+                fitting_ui(request, answer.text, number)
         elif prediction.strategy != PYTORCH:
             word = prediction.gain.verdict if prediction.gain is not None else ""
             box = {"faster": st.success, "slower": st.warning}.get(word, st.info)
             box(markdown_escaped(predictions.verdict_line(prediction)))
 
 
-def largest_batch_ui(request: JobRequest, answer: Forecast, number: int) -> None:
-    """Search for the largest batch that fits when the user asks: other batches are captured for it, which takes a while."""
-    if not st.button(f"Find the largest batch of {markdown_escaped(answer.text)} that fits", key=f"{BUTTON}largest {number}"):
+def fitting_ui(request: JobRequest, text: str, number: int) -> None:
+    """Search for what fits in place of a strategy when the user asks: other jobs are captured and planned for it, which takes a while."""
+    if not st.button(f"Find what fits instead of {markdown_escaped(text)}", key=f"{BUTTON}fitting {number}"):
         return
-    with st.spinner("Predicting other batches", show_time=True):
-        batch = jobs.largest_batch(request, answer.text)
-    st.write("No batch fits." if batch is None else f"The largest batch that fits is {batch}.")
+    with st.spinner("Predicting other batches and options", show_time=True):
+        words = jobs.fitting(request, text).words
+    st.write(markdown_escaped(" ".join(predictions.sentences_of(words))))
 
 
 def earlier_step_s(request: JobRequest, forecasts: Sequence[Forecast]) -> Mapping[str, float]:
