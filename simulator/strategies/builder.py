@@ -19,7 +19,7 @@ from simulator.model.graph import CAST, Op, TrainingGraph
 from simulator.model.job import Job
 from simulator.model.whole_mean import noted
 from simulator.plan.bodies.op_class import ADDED_PRODUCT, GROUPED_PRODUCT, PRODUCT
-from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
+from simulator.plan.bodies.opcall import ATTENTION, ListedOp, OpCall, OpList, drawn_part
 from simulator.plan.bodies.update import STATE, Update, state_shape
 from simulator.plan.fusion import fused
 from simulator.plan.plan import Plan
@@ -466,6 +466,8 @@ class PlanBuilder(CopyValues):
             notes["taken"] = "; ".join(self.graph.taken)
         if any(op.body.target == GROUPED_PRODUCT for op in self.graph.ops):
             notes["experts"] = "predicted with as many tokens for each"
+        if any(op.body.target == ATTENTION and drawn_part(op.body.kwargs) is not None for op in self.graph.ops):
+            notes["attention_dropout"] = "each device would draw masks of its own for its heads, so that this is predicted only"
         if self.graph.checkpoint:
             notes["checkpoint"] = self.graph.checkpoint
         return notes
