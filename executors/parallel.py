@@ -3,11 +3,13 @@
 What `simulator.strategies.pytorch_ddp` and `pytorch_fsdp` predict: PyTorch's defaults, each process with its part of the batch.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -30,7 +32,7 @@ class Parallel:
         """What the names of the module's layers begin with when it is wrapped."""
         return "" if self.loop == PYTORCH_FSDP else "module."
 
-    def part(self, batch: object, whole: list) -> object:
+    def part(self, batch: Any, whole: Sequence[Tensor]) -> Any:
         """This process's part of a batch. `whole`: as in `executors.reference.Reference`."""
         return split(batch, self.group.size(), whole)[self.group.rank()]
 

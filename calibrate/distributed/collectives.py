@@ -269,8 +269,10 @@ def _on_all_devices(plan: Plan, task: Task) -> tuple[Plan, Task]:
                 every.append(replace(operand, value=name))
         return tuple(every)
 
-    operands = {kind: of_all(getattr(task, kind)) for kind in ("reads", "writes", "mutates")}
-    return replace(plan, values=values, storages=storages), replace(task, body=replace(task.body, listed=0), **operands)
+    task = replace(
+        task, body=replace(task.body, listed=0), reads=of_all(task.reads), writes=of_all(task.writes), mutates=of_all(task.mutates)
+    )
+    return replace(plan, values=values, storages=storages), task
 
 
 def _message(size_bytes: int, devices: Sequence[str]) -> Plan:

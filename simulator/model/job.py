@@ -47,6 +47,10 @@ def product_precision(precision: str) -> str:
     return {"amp": "bf16", "mixed": "bf16", "amp-fp16": "fp16"}.get(precision, precision)
 
 
+#: Attributes of a job that its copies of one precision and seed share.
+_CAPTURED = ("_graphs", "_captured", "_varied", "_plans")
+
+
 @dataclass(frozen=True)
 class Job:
     """One training step's worth of work.
@@ -188,8 +192,7 @@ class Job:
 
     def with_seed(self, seed: int) -> "Job":
         """Return the same job with another seed. Captured graphs, which do not depend on it, are shared."""
-        seeded = replace(self, seed=seed)
-        object.__setattr__(seeded, "_fused", self._fused)
+        seeded = self._carried(replace(self, seed=seed))
         seeded._graphs.update(self._graphs)
         return seeded
 
@@ -204,7 +207,9 @@ class Job:
         attention, fused = PYTORCH if kind == "cpu" else self.attention, kind == "gpu"
         if (precision, autocast, attention, fused) == (self.precision, self.autocast, self.attention, self._fused):
             return self
-        return self._like(replace(self, precision=precision, autocast=autocast, attention=attention), self._few, fused)
+        job = self._carried(replace(self, precision=precision, autocast=autocast, attention=attention), "_few", *_CAPTURED)
+        object.__setattr__(job, "_fused", fused)
+        return job
 
     @property
     def few(self) -> int:
@@ -216,14 +221,16 @@ class Job:
 
     def in_few(self, few: int) -> "Job":
         """Return the same job with another `few`. Everything captured, and plans in use, are shared."""
-        return self if few == self._few else self._like(replace(self), few, self._fused)
-
-    def _like(self, job: "Job", few: int, fused: bool) -> "Job":
-        """Give a copy what this job has captured."""
-        for shared in ("_graphs", "_captured", "_varied", "_plans"):
-            object.__setattr__(job, shared, getattr(self, shared))
+        if few == self._few:
+            return self
+        job = self._carried(replace(self), *_CAPTURED)
         object.__setattr__(job, "_few", few)
-        object.__setattr__(job, "_fused", fused)
+        return job
+
+    def _carried(self, job: "Job", *shared: str) -> "Job":
+        """A copy of this job with what no argument gives: how a device runs it, its factory, and the `shared` attributes."""
+        for name in ("_fused", *shared):
+            object.__setattr__(job, name, getattr(self, name))
         if "factory" in self.__dict__:  # which may be of no model that a name leads to
             job.__dict__["factory"] = self.factory
         return job
@@ -232,9 +239,7 @@ class Job:
         """Return the job with other microbatches or checkpointing, the same object each time. What is captured is shared."""
         key = (*sorted(changes.items()), self.precision, self.autocast, self.attention, self._fused)
         if key not in self._varied:
-            job = self._varied[key] = replace(self, **changes)
-            object.__setattr__(job, "_captured", self._captured)
-            object.__setattr__(job, "_fused", self._fused)
+            self._varied[key] = self._carried(replace(self, **changes), "_captured")
         return self._varied[key]
 
     @property

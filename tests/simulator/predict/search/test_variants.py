@@ -220,3 +220,12 @@ def test_a_plan_that_cannot_fit_is_refused_before_it_is_simulated(setup):
     assert refused.refusal.words.startswith("needs at least")
     assert refused.refusal.excess_bytes > 0
     assert evaluate(small, "fsdp --accumulate 2").simulated.why_not
+
+
+def test_copies_of_a_job_have_the_factory_that_it_was_given():
+    """Which may be of a model that its name does not lead to."""
+    job, other = Job("lenet5", 4), Job("tests/support/mlp.py:make", 4).factory
+    job.__dict__["factory"] = other
+    copies = [job.varied(accumulate=2), job.varied(checkpoint="full"), job.with_seed(1), job.on("gpu"), job.in_few(1)]
+    assert all(copy.factory is other for copy in copies)
+    assert job.varied(accumulate=2).graph().parameters == Job("tests/support/mlp.py:make", 4, accumulate=2).graph().parameters
