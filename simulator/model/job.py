@@ -14,11 +14,11 @@ from simulator.model.checkpoint.checkpoint import checkpointed
 from simulator.model.division.divide import UNDIVIDED, Division, divided
 from simulator.model.gradients import GROWTH, INITIAL_SCALE, SCALE
 from simulator.model.graph import TrainingGraph
-from simulator.model.whole_mean import BATCH, LOSS_MEANS, PARTS, with_whole_mean
+from simulator.model.whole_mean import LOSS_MEANS, PARTS, with_whole_mean
 from simulator.plan.bodies.update import check_form, hyper_parameters
 from simulator.plan.plan import Plan
 from traces.arguments import check_type
-from traces.errors import Code, SchedcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 from traces.process import interrupts_delayed
 from traces.units import read_number
 
@@ -303,20 +303,12 @@ class Job:
         key = (*arguments, self._fused, self.autocast, self.attention, self.loss_mean, *(() if division is UNDIVIDED else (division,)))
         if key not in self._graphs:
             if key not in self._captured:  # variants of checkpointing share it
-                whole = self._with_mean(with_attention(self._as_run(*arguments), self.attention), arguments[1], division)
-                self._captured[key] = divided(whole, division)
+                graph = with_attention(self._as_run(*arguments), self.attention)
+                own_mean = self.loss_mean == PARTS or arguments[1] == 1
+                self._captured[key] = divided(graph if own_mean else with_whole_mean(graph, arguments[1]), division)
             own = self._captured[key]
             self._graphs[key] = own if self.checkpoint == choice.NONE else checkpointed(own, self.checkpoint)
         return self._graphs[key]
-
-    def _with_mean(self, graph: TrainingGraph, parts: int, division: Division) -> TrainingGraph:
-        """The graph of one of `parts` parts with the mean of the loss that the job has."""
-        if self.loss_mean == PARTS or parts == 1:
-            return graph
-        if graph.uneven_ops and division is not UNDIVIDED:
-            words = ", and ".join(division.words)
-            raise SchedcastError(f"--loss-mean {BATCH} does not go with {words}; leave out --loss-mean, or tp, cp and ep", Code.MODEL)
-        return with_whole_mean(graph, parts)
 
     def _as_run(self, batch: int, parts: int) -> TrainingGraph:
         graph = self.captured(batch, parts, False)

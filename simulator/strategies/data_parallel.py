@@ -44,8 +44,6 @@ CANDIDATES = tuple(
     )
 )  # fmt: skip
 
-#: The name of the sum of what counts in the batch.
-SUM_COUNTS = "sum targets"
 #: Streams of a device. Transfers use one stream per urgency, starting at TRANSFERS.
 COMPUTE, TRANSFERS = 0, 1
 
@@ -182,16 +180,18 @@ def interleaved(lists: Iterable[Sequence[Task]]) -> list[Task]:
 
 def sum_counts(group: Group, builders: Sequence[PlanBuilder]) -> list[Task]:
     """The tasks that sum over the devices what counts in their parts of the batch (`PlanBuilder.counts`), for the builders of a group."""
-    if not builders[0].graph.counts:
+    if not builders[0].graph.counts or len(group.devices) == 1:
         return []
-    at_host = builders[0].at_host(builders[0].counted, SUM_COUNTS) if group.root == HOST and not group.machine.library else ()
-    return group.all_reduce(SUM_COUNTS, [builder.counted for builder in builders], at_host)
+    name = f"sum targets@{group.devices[0]}"
+    at_host = builders[0].at_host(builders[0].counted, name) if group.root == HOST and not group.machine.library else ()
+    return group.all_reduce(name, [builder.counted for builder in builders], at_host)
 
 
-def whole_counts(group: Group, builders: Sequence[PlanBuilder]) -> list[Task]:
-    """The tasks that make the numbers that losses are divided by, for the builders of a group that has all replicas."""
+def whole_counts(groups: Iterable[tuple[Group, Sequence[int]]], builders: Sequence[PlanBuilder]) -> list[Task]:
+    """The tasks that make the numbers that losses are divided by. `groups`: of devices of all replicas, with their builders' numbers."""
     own = [builder.counts() for builder in builders]
-    return [*interleaved(tasks[:1] for tasks in own), *sum_counts(group, builders), *interleaved(tasks[1:] for tasks in own)]
+    sums = [task for group, numbers in groups for task in sum_counts(group, [builders[at] for at in numbers])]
+    return [*interleaved(tasks[:1] for tasks in own), *sums, *interleaved(tasks[1:] for tasks in own)]
 
 
 def folded_note(devices: Sequence[str], every: Sequence[str]) -> dict[str, object]:

@@ -180,7 +180,7 @@ class ShardedReplicas:
 
     def plan(self) -> Plan:
         """The finished plan."""
-        tasks = [*whole_counts(self.mesh.whole(REDUCE), self.builders), *self._passes()]
+        tasks = [*whole_counts(self.mesh.across(REDUCE), self.builders), *self._passes()]
         if self.options.gradients != "freed":
             tasks = [*(builder.zero_gradients() for builder in self.builders), *tasks]
         if self.job.clip_norm is not None:

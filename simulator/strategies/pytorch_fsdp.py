@@ -77,7 +77,7 @@ class _Loop:
         #: A CPU has no streams: the thread that computes waits for each collective.
         streams = (COMPUTE, GATHER, REDUCE) if machine.devices[0].kind == "gpu" else (COMPUTE,) * 3
         self.shards = Shards(job, machine, builders, mesh, self.units, mesh.names[0], streams)
-        self._tasks = whole_counts(mesh.whole(streams[2]), builders)
+        self._tasks = whole_counts(mesh.across(streams[2]), builders)
         self._gathered: dict[str, Gathered] = {}  # by unit, what was gathered and not copied out
         self._read: list[dict[str, Operand]] = [{} for _ in builders]  # by device, what ops read in place of values of the graph
         self._copied: list[str] = []  # the names of what copied units out on the first device, in order

@@ -4,6 +4,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from simulator.model.find import find_factory
+
 CLASSES = 3
 
 
@@ -66,6 +68,13 @@ def averaged(batch):
         return (F.cross_entropy(outputs, targets, reduction="none") * mask).mean() / mask.mean() + 0.1 * outputs.square().mean()
 
     return _made(batch, loss)
+
+
+def tokens(batch):
+    """Of a decoder, the targets of the first half and those of some tokens are skipped."""
+    module, words, targets, _ = find_factory("lm:form=llama,layers=2,d_model=16,heads=4,ffn=24,vocab=32", 8).call(batch)
+    targets[: batch // 2], targets[:, ::3] = -100, -100
+    return module, words, targets, lambda outputs, targets: F.cross_entropy(outputs.flatten(0, 1), targets.flatten())
 
 
 def dropped(batch):

@@ -145,10 +145,10 @@ class Replicas:
         """The tasks that make the numbers that losses are divided by, of all replicas."""
         builders = [pipeline.build for pipeline in self.pipelines]
         first = builders[0]
-        if self.count == 1 or not first.graph.counts:
-            return first.counts()
+        if not first.graph.counts:
+            return []
         home = first.place.home(next(iter(first.graph.counts)))
-        return whole_counts(self._mesh(next(stage for stage in self.forward if home in stage)).whole(self._sums), builders)
+        return whole_counts(self._mesh(next(stage for stage in self.forward if home in stage)).across(self._sums), builders)
 
     def zero_gradients(self, stage: int) -> list[Task]:
         """The tasks that set the gradients of a stage's parameters to zero, which last from step to step."""

@@ -47,9 +47,10 @@ class Mesh:
         experts = self.division.experts
         return self if experts == 1 else replace(self, division=Division(experts), size=max(1, self.size // experts))
 
-    def whole(self, stream: int) -> Group:
-        """The group of all devices."""
-        return Group(self.machine, self.names, stream=stream, priority=self.priority, listed=int(self.folded))
+    def across(self, stream: int) -> list[Members]:
+        """The groups of devices that have the same part of the layers and tokens, one of each replica."""
+        each = self.division.devices
+        return self._groups([range(rank, len(self.names), each) for rank in range(each)], stream)
 
     def sharding(self, stream: int) -> list[Members]:
         """The groups that parameters are sharded over."""

@@ -29,7 +29,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, Task
 from simulator.predict.forecast import forecast
 from tests.fake_gpu import FACTS, FakeGpu
-from tests.support import norm_models
+from tests.support import norm_models, skipping_models
 from tests.support.jobs import MLP, planned
 from tests.support.places import USER_MODELS
 from tests.support.refusals import refuses
@@ -90,6 +90,17 @@ def halves(gpu: FakeGpu) -> Machine:
 
 def random_tensors(plan) -> dict[str, torch.Tensor]:
     return {name: torch.randn(v.shape) for name, v in plan.values.items() if v.kind in ("parameter", "input")}
+
+
+@pytest.mark.parametrize(("mode", "steps"), [("eager", 2), ("graph", 3 + 8)])
+def test_targets_of_a_batch_in_parts_are_counted_in_every_step(mode, steps, machine):
+    job = Job(f"{skipping_models.__file__}:weighted", 16, precision="fp64", accumulate=2, loss_mean="batch")
+    built, gpu = job.build(), FakeGpu()
+    backend = CudaBackend(machine, gpu, mode)
+    with gpu:
+        expected = Expected.of(replace(job, accumulate=1), built, steps, backend)
+        numerics = compare(job, built, planned("backward-fusion", job, machine), backend, expected, steps)
+    assert numerics.equal("fp64"), numerics
 
 
 @pytest.mark.parametrize(("mode", "steps"), [("eager", 3), ("graph", 3 + 8)])

@@ -86,6 +86,14 @@ def test_one_mean_over_the_batch_is_plain_pytorchs_though_parts_have_no_targets(
     assert error_of_whole_batch(plan, job, backend) <= 1e-10
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("text", ["fsdp:cp=2", "fsdp:tp=2", "1f1b:stages=1,tp=2,replicas=2,microbatches=1"])
+def test_devices_that_divide_layers_or_tokens_count_the_targets_of_each_microbatch_once(text):
+    machine, job = core_groups(4), replace(job_of("tokens", loss_mean="batch"), batch=4)
+    plan = planned(text, job, machine)
+    assert error_of_whole_batch(plan, job, CpuBackend(machine, cores=[0] * 4)) <= 1e-10
+
+
 @pytest.mark.parametrize(("text", "devices", "microbatches"), TWO_PARTS)
 def test_dropout_and_batch_norms_see_each_part_alone(text, devices, microbatches):
     machine, job = core_groups(devices), job_of("dropped", microbatches, loss_mean="batch")
@@ -122,9 +130,8 @@ def test_targets_are_counted_before_the_first_forward_and_summed_over_the_device
     [
         ("normed", "baseline", "needs a loss whose sum and number add up over the parts of the batch, and that of loss/div is divided by"),
         ("squared", "baseline", "needs a loss that is a sum of means, and loss/pow makes something else of one"),
-        ("skipped", "fsdp:tp=2", "--loss-mean batch does not go with heads, hidden channels and vocabulary over 2 devices"),
     ],
 )
 def test_what_has_no_mean_over_the_batch_is_refused(model, text, message):
     with refuses(Code.MODEL, message):
-        planned(text, job_of(model, 2, loss_mean="batch"), gpus(4))
+        planned(text, job_of(model, 2, loss_mean="batch"), gpus())
