@@ -8,6 +8,7 @@ from simulator.predict.intervals import DRAWS
 from simulator.replay.diff.task_errors import BESIDE, DISTURBED, SMALL_ERROR
 from traces.documents.comparison import SIGN_MARGIN
 from traces.documents.verdict import BUSY, LEAST_MEASURED, SAME
+from ui.present.labels import PEAK
 from ui.present.trainings import LAST, PARTS
 
 FORMULAS: Mapping[str, str] = MappingProxyType({
@@ -43,7 +44,7 @@ FORMULAS: Mapping[str, str] = MappingProxyType({
     "Busy": (
         "Seconds in which a device computes, over the step time; transfers do not count. The highest of all devices."
     ),
-    "Peak memory": (
+    PEAK.capitalize(): (
         "The most bytes that are allocated at one moment on the device that holds most: every value from its first write to its last"
         " reader, parameters and optimizer state always, and on a GPU what an optimizer makes for itself. A job fits a GPU if what"
         " PyTorch's allocator reserves for that, the driver and the CUDA context fit the memory, or the limit that was given."
@@ -157,7 +158,7 @@ FORMULAS: Mapping[str, str] = MappingProxyType({
 _COLUMNS: Mapping[str, str] = MappingProxyType({
     "predicted ms": "Step time", "step ms": "Step time", "90 % interval": "90 % interval", "against PyTorch": "Against PyTorch",
     "verdict": "Verdict", "over baseline": "Over the baseline", "over baseline, predicted": "Over the baseline", "busiest device": "Busy",
-    "peak allocated": "Peak memory", "communication not hidden ms": "Exposed transfer", "idle": "Idle", "MFU": "MFU", "costs": "Costs",
+    PEAK: PEAK.capitalize(), "communication not hidden ms": "Exposed transfer", "idle": "Idle", "MFU": "MFU", "costs": "Costs",
     "measured ms": "Measured step", "error": "Error", "over baseline, measured": "Over the baseline, measured",
     "memory pred. / meas.": "Memory, predicted / measured", "numbers": "Numbers", "gradients differ by": "Numbers",
     "parameters differ by": "Numbers", "PyTorch run twice: gradients": "Numbers", "step over the best": "Step over the best",
@@ -183,7 +184,7 @@ _ELSEWHERE: Mapping[str, Mapping[str, str]] = MappingProxyType({
 
 #: The quantities of a prediction.
 PREDICTED = (
-    "Step time", "90 % interval", "Against PyTorch", "Over the baseline", "Probability", "Verdict", "Busy", "Peak memory",
+    "Step time", "90 % interval", "Against PyTorch", "Over the baseline", "Probability", "Verdict", "Busy", PEAK.capitalize(),
     "Exposed transfer", "Idle", "MFU", "Why", "Costs", "Staleness",
 )  # fmt: skip
 

@@ -20,6 +20,8 @@ _NAMES = {
     PYTORCH_FSDP: "PyTorch's FSDP2",
     "baseline": "baseline (one stream, our executor)",
 }
+#: The most bytes of tensors on a device at a time, as columns, axes and headings call them; what PyTorch reserves for them is more.
+PEAK = "peak allocated"
 #: What a schedule is, for pages that name one.
 SCHEDULE = (
     "A schedule says in which order the tasks of a step run, and on which stream or device; a strategy, such as backward-fusion, makes one."

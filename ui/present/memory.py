@@ -20,6 +20,7 @@ from traces import units
 from traces.documents.timeline import HeldByKind, Timeline
 from ui.present import palette
 from ui.present.canvas import INK, WIDTH_IN, add_legend, hide_frame, new_figure, save
+from ui.present.labels import PEAK
 from ui.present.timeline_rows import X_LABEL
 
 #: Devices drawn at most. Replicas look alike, so the first ones stand for all.
@@ -127,8 +128,8 @@ def heading(timeline: Timeline, shown: Panel, limit_bytes: int | None = None) ->
 
 
 def peak_words(timeline: Timeline, shown: Panel, limit_bytes: int | None = None) -> str:
-    """The peak of a panel, and the limit of a prediction: peak 2.78 GiB of 80 GiB. Of a measurement, the allocator's own peak."""
-    peak = f"peak {units.memory(shown.peak_bytes)}" if shown.peak_bytes else ""
+    """The peak of a panel, and the limit of a prediction: peak allocated 2.78 GiB of 80 GiB. Of a measurement, the allocator's own peak."""
+    peak = f"{PEAK} {units.memory(shown.peak_bytes)}" if shown.peak_bytes else ""
     limit = f" of {units.memory(limit_bytes)}" if limit_bytes and peak and timeline.kind != "measured" else ""
     allocator = f"; allocator, own run: {units.memory(shown.allocator_bytes)}" if shown.allocator_bytes else ""
     return f"{peak}{limit}{allocator}"
@@ -210,7 +211,7 @@ def memory_picture(path: Path | str, predicted: Timeline, measured: Timeline | N
             axes.set_xlim(0, end_ms * 1.002)
             axes.set_ylim(0, row.top)
             if column == 0:
-                axes.set_ylabel(row.unit, fontsize=11, color=INK)
+                axes.set_ylabel(f"allocated, {row.unit}", fontsize=11, color=INK)
             if row.limit_bytes:
                 axes.axhline(row.limit_bytes / row.unit_bytes, color=palette.LIMIT, linewidth=2.0)
             if panel is not None:
@@ -221,7 +222,7 @@ def memory_picture(path: Path | str, predicted: Timeline, measured: Timeline | N
                               weight="bold", color=INK, parse_math=False)  # fmt: skip
     figure.text((LEFT + RIGHT) / 2, 0.14 / height_in, X_LABEL, fontsize=11, color=INK, ha="center")
     marks: list[Artist] = [Patch(facecolor=palette.KIND[kind], label=KIND_NAMES[kind]) for kind in kinds_shown(device_rows)]
-    marks.append(Line2D([], [], color=INK, linestyle=DASHES, linewidth=1.4, label="peak"))
+    marks.append(Line2D([], [], color=INK, linestyle=DASHES, linewidth=1.4, label=PEAK))
     if any(row.limit_bytes for row in device_rows):
         marks.append(Line2D([], [], color=palette.LIMIT, linewidth=2.0, label="limit"))
     add_legend(figure, marks, handlelength=1.3, handleheight=1.0, columnspacing=1.3)

@@ -9,9 +9,9 @@ from traces import units
 from traces.documents.search_result import PlainStep, RankedPlan, SearchResult, Verification
 from traces.documents.verdict import is_busy, is_judged
 from traces.units import counted
-from ui.present.labels import PLAIN, differing, strategy_name
+from ui.present.labels import PEAK, PLAIN, differing, strategy_name
 from ui.present.sentences import no_verdict_words
-from ui.present.tables import PEAK, Grid, stacked
+from ui.present.tables import Grid, stacked
 from ui.present.verdicts import busy_line
 from ui.present.waterfalls import Bar, bars, change_words
 

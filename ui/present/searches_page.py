@@ -1,4 +1,4 @@
-"""The section of a page about a search: the ranked plans, why the best one wins, and step time against peak memory of every plan."""
+"""The section of a page about a search: the ranked plans, why the best one wins, and step time against memory of every plan."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ from ui.present import palette, searches
 from ui.present.charts import finished
 from ui.present.charts_page import chart_html
 from ui.present.configurations import frontier
-from ui.present.labels import model_name, plotly_escaped
+from ui.present.labels import PEAK, model_name, plotly_escaped
 from ui.present.page import Section, document_data, section
 from ui.present.searches import groups
 from ui.present.waterfall_figures import waterfall_figure
 
-TITLE = "Step time and peak memory of every plan"
+TITLE = f"Step time and {PEAK} memory of every plan"
 
 
 def search_figure(result: SearchResult) -> go.Figure:
@@ -54,7 +54,9 @@ def search_figure(result: SearchResult) -> go.Figure:
             annotation_text=text,
             annotation_position="bottom left",
         )
-    figure.update_xaxes(title_text=f"peak memory of the fullest device, {unit}", rangemode="tozero", zeroline=False, gridcolor=palette.GRID)
+    figure.update_xaxes(
+        title_text=f"{PEAK} memory of the fullest device, {unit}", rangemode="tozero", zeroline=False, gridcolor=palette.GRID
+    )
     figure.update_yaxes(title_text="step time, ms", rangemode="tozero", zeroline=False, gridcolor=palette.GRID)
     return finished(figure, TITLE, drawn_px=420)
 
@@ -84,6 +86,6 @@ def search_section(result: SearchResult) -> Section:
     ]
     return section(
         f"Search: {job}, on {result.machine}", searches.headline(result), "search.html", words=searches.words(result), why=why,
-        chart=chart_html(search_figure(result), "Step time and peak memory of every plan"), rows=searches.cells(result),
+        chart=chart_html(search_figure(result), TITLE), rows=searches.cells(result),
         data=document_data(result),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from traces import units
 from traces.documents.comparison import INTERLEAVED, Comparison, Prediction, Validation, ValidationResult
 from traces.documents.timeline import Cause, CriticalSpan
 from traces.documents.verdict import is_judged
-from ui.present.labels import differing, division, labelled_rows, model_name, source_words
+from ui.present.labels import PEAK, differing, division, labelled_rows, model_name, source_words
 
 #: Reasons that are listed before the rest is counted.
 MOST_FAULTS = 8
@@ -151,7 +151,7 @@ def result_words(validation: Validation, result: ValidationResult) -> list[str]:
 
 
 def memory_words(result: ValidationResult) -> list[str]:
-    """The predicted and measured peak memory of every device; no sentence if either is unknown.
+    """The predicted and measured peak allocated memory of every device; no sentence if either is unknown.
 
     On a CPU a second sentence says that the two are of different runs: the executor counts memory while tasks run one at a time.
     """
@@ -163,7 +163,7 @@ def memory_words(result: ValidationResult) -> list[str]:
         + (f" ({units.percent(predicted[device] / count - 1)})" if count and device in predicted else "")
         for device, count in measured.items()
     ]
-    sentences = [f"Peak memory predicted / measured: {', '.join(peaks)}."]
+    sentences = [f"{PEAK.capitalize()}, predicted / measured: {', '.join(peaks)}."]
     if any(device.startswith("cpu") for device in measured):
         sentences.append(ONE_AT_A_TIME)
     return sentences

@@ -11,12 +11,12 @@ from traces import units
 from traces.documents.comparison import BASELINE, PYTORCH
 from ui.present import palette
 from ui.present.charts import finished
-from ui.present.labels import PLAIN, plotly_escaped, strategy_name
+from ui.present.labels import PEAK, PLAIN, plotly_escaped, strategy_name
 from ui.present.sweeps import value_text
 
 #: What a sweep can show, with the label of its axis.
-SPEEDUP, STEP, RATE, MEMORY = "speed-up over plain PyTorch", "step time", "samples per second", "peak memory"
-LABELS = {SPEEDUP: SPEEDUP, STEP: "step time, ms", RATE: RATE, MEMORY: "peak memory, GiB"}
+SPEEDUP, STEP, RATE, MEMORY = "speed-up over plain PyTorch", "step time", "samples per second", f"{PEAK} memory"
+LABELS = {SPEEDUP: SPEEDUP, STEP: "step time, ms", RATE: RATE, MEMORY: f"{MEMORY}, GiB"}
 #: The parameter that is the number of samples of a step.
 BATCH = "batch"
 #: An axis whose values span at least this factor is logarithmic.
@@ -73,7 +73,7 @@ def hover(each: Outcome, axes: Sequence[Axis]) -> str:
     if each.gain is not None:
         lines.append(f"{each.gain.text} against {PLAIN if PYTORCH in each.gains else BASELINE}: {each.gain.verdict}")
     if each.peak_bytes is not None:
-        lines.append(f"peak {units.memory(each.peak_bytes)}{'' if each.fits else ', does not fit'}")
+        lines.append(f"{PEAK} {units.memory(each.peak_bytes)}{'' if each.fits else ', does not fit'}")
     return "<br>".join([*lines, *([plotly_escaped(each.refusal.words)] if each.refusal else [])])
 
 
@@ -187,7 +187,7 @@ def heat_figure(outcomes: Sequence[Outcome], axes: tuple[Axis, Axis], strategy: 
 
 
 def pareto_figure(outcomes: Sequence[Outcome], axes: Sequence[Axis] = ()) -> go.Figure:
-    """Step time against peak memory, one mark per outcome. A line joins those that no other beats in both; hollow ones do not fit.
+    """Step time against allocated memory, one mark per outcome. A line joins those that no other beats in both; hollow ones do not fit.
 
     Over several batches, the time is that of a sample.
     """
@@ -213,8 +213,8 @@ def pareto_figure(outcomes: Sequence[Outcome], axes: Sequence[Axis] = ()) -> go.
         )  # fmt: skip
     what = "time per sample" if per_sample else "step time"
     figure.update_xaxes(title_text=f"{what}, ms", rangemode="tozero", gridcolor=palette.GRID, zeroline=False)
-    figure.update_yaxes(title_text="peak memory, GiB", rangemode="tozero", gridcolor=palette.GRID, zeroline=False)
-    return finished(figure, f"{what.capitalize()} against peak memory", drawn_px=320)
+    figure.update_yaxes(title_text=LABELS[MEMORY], rangemode="tozero", gridcolor=palette.GRID, zeroline=False)
+    return finished(figure, f"{what.capitalize()} against {MEMORY}", drawn_px=320)
 
 
 def _per_sample(each: Outcome, place: int) -> Outcome:

@@ -7,8 +7,8 @@ from simulator.predict.sweep import UNUSABLE, Axis, Outcome, Stretch, fastest, s
 from traces import units
 from traces.documents.comparison import BASELINE, PYTORCH
 from traces.documents.verdict import chosen
-from ui.present.labels import PLAIN, strategy_name
-from ui.present.tables import PEAK, verdict_cell
+from ui.present.labels import PEAK, PLAIN, strategy_name
+from ui.present.tables import verdict_cell
 
 
 def value_text(value: float) -> str:
@@ -151,7 +151,7 @@ def against_pytorch(each: Outcome) -> str:
 
 
 def side_by_side_cells(jobs: Sequence[tuple[str, Sequence[Outcome]]]) -> list[dict[str, str]]:
-    """One row per strategy and one column per job: step time, gain over plain PyTorch and peak memory."""
+    """One row per strategy and one column per job: step time, gain over plain PyTorch and peak allocated memory."""
     names = dict.fromkeys(each.strategy for _, outcomes in jobs for each in outcomes)
     columns = {words: {each.strategy: each for each in outcomes} for words, outcomes in jobs}
     return [{"strategy": strategy_name(name)} | {words: _short(own.get(name)) for words, own in columns.items()} for name in names]

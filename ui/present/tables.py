@@ -15,7 +15,7 @@ from simulator.strategies.options import option_values
 from traces import units
 from traces.documents.comparison import PARALLEL_LOOPS, PYTORCH, Prediction, Validation, ValidationResult
 from traces.documents.verdict import Gain
-from ui.present.labels import labelled_rows, model_name, options_text, plain_label, source_words, strategy_name
+from ui.present.labels import PEAK, labelled_rows, model_name, options_text, plain_label, source_words, strategy_name
 
 #: Columns of the narrowest terminal that is written for; in a narrower one, lines are broken by the terminal.
 LEAST_WIDTH = 80
@@ -149,8 +149,6 @@ FOR_PAGES = ("memory pred. / meas.", "status")
 COMMUNICATION = "communication not hidden ms"
 #: The same, if it is known, which it is on GPUs.
 MFU = "MFU"
-#: The most bytes of tensors on a device at a time; what PyTorch reserves for them is more.
-PEAK = "peak allocated"
 #: Columns of predictions that a narrow terminal has no room for, the least important one first.
 SPARE = ("idle", COMMUNICATION, "over baseline", MFU, PEAK)
 

@@ -184,14 +184,14 @@ def lifetimes(plan: Plan, spans: Sequence[Span], later: Releases | None = None) 
 def _releasing(plan: Plan, later: Releases) -> list[tuple[int, list[int], list[int]]]:
     """Which tasks release storages in steps that repeat: by how many iterations a task is ahead, the storages, and the task of each."""
     number = {name: place for place, name in enumerate(plan.derived(_accesses).names)}
-    found: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    released_by: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for index, items in enumerate(later.steady):
         for name, age in items:
             if name in number:
-                places, tasks = found[age - plan.tasks[index].lag]
+                places, tasks = released_by[age - plan.tasks[index].lag]
                 places.append(number[name])
                 tasks.append(index)
-    return [(later_by, *own) for later_by, own in found.items()]
+    return [(later_by, *own) for later_by, own in released_by.items()]
 
 
 class _Accesses(NamedTuple):

@@ -49,7 +49,7 @@ def test_strategies_side_by_side_without_a_sweep(start):
     app = start()
     app.multiselect[0].set_value(["baseline", "turbodl", "gpipe"]).run()
     app = asked(app)
-    assert charts_of(app) == ["Step time against peak memory"]
+    assert charts_of(app) == ["Step time against peak allocated memory"]
     assert list(app.dataframe[0].value["strategy"]) == ["baseline (one stream, our executor)", "turbodl", "gpipe"]
     assert "needs 2 devices" in app.warning[0].value
     assert "turbodl is predicted to be the fastest: 28.0 ms; against baseline 1.47x, cannot tell." in words_of(app)
@@ -74,7 +74,7 @@ def test_a_sweep_of_one_parameter_draws_curves_and_says_where_memory_ends(start)
     (values,) = [box for box in app.text_input if box.label == "Values of batch"]
     values.set_value(f"64, 32, {fake_jobs.TOO_LARGE}")
     app = asked(app)
-    assert charts_of(app) == ["Speed-up over plain PyTorch over batch", "Time per sample against peak memory"]
+    assert charts_of(app) == ["Speed-up over plain PyTorch over batch", "Time per sample against peak allocated memory"]
     assert list(app.dataframe[0].value["batch"]) == ["32", "32", "64", "64", "4,096", "4,096"]
     words = (
         "cannot tell whether turbodl is faster than baseline (one stream, our executor) at every batch from 32 to 64: 1.47x; above batch 64"

@@ -58,7 +58,7 @@ def choose_report(page, number):
 def open_page(page, name):
     if name == "report":
         choose_report(page, 0)
-        page.get_by_text("Peak memory").or_(page.get_by_text("They differ most")).first.wait_for()
+        page.get_by_text("Peak allocated").or_(page.get_by_text("They differ most")).first.wait_for()
     elif name == "training":
         choose_report(page, 1)
         page.get_by_text("Loss over iterations").first.wait_for()

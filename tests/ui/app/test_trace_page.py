@@ -343,7 +343,7 @@ def test_a_model_named_at_start_is_offered_first_and_read_again_when_its_file_ch
 
 
 def peak_memory(app):
-    return next(metric.value for metric in app.metric if metric.label == "Peak memory")
+    return next(metric.value for metric in app.metric if metric.label == "Peak allocated")
 
 
 def test_a_change_shows_the_difference_and_plain_pytorch_stands_above(page):

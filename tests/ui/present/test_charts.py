@@ -328,7 +328,7 @@ def test_strips_are_stacked_by_kind_on_the_axis_of_the_lanes(runs):
     assert max(map(sum, zip(*held.values(), strict=True))) <= predicted["peak_bytes"] <= predicted["top_bytes"]
     assert predicted["limit_bytes"] == 900e6
     assert predicted["top_bytes"] == measured["top_bytes"], "both have one scale"
-    assert (predicted["label"], predicted["words"]) == ("gpu0 memory", "peak 673.3 MiB")
+    assert (predicted["label"], predicted["words"]) == ("gpu0 memory", "peak allocated 673.3 MiB")
 
 
 def test_every_device_has_a_strip(runs):
@@ -340,10 +340,10 @@ def test_every_device_has_a_strip(runs):
 def test_headings_name_peaks_the_allocator_s_figure_and_limits_that_are_not_drawn(runs):
     both = runs["turbodl"]
     predicted, measured = (panel_of(timeline, "gpu0") for timeline in (both.predicted, both.measured))
-    assert heading(both.predicted, predicted, 2**40) == "gpu0 predicted, peak 673.3 MiB of 1024 GiB"
+    assert heading(both.predicted, predicted, 2**40) == "gpu0 predicted, peak allocated 673.3 MiB of 1024 GiB"
     apart = replace(measured, allocator_bytes=600 * 2**20)
-    assert heading(both.measured, apart) == "gpu0 measured, peak 673.3 MiB; allocator, own run: 600 MiB"
-    assert heading(both.measured, replace(measured, allocator_bytes=0)) == "gpu0 measured, peak 673.3 MiB"
+    assert heading(both.measured, apart) == "gpu0 measured, peak allocated 673.3 MiB; allocator, own run: 600 MiB"
+    assert heading(both.measured, replace(measured, allocator_bytes=0)) == "gpu0 measured, peak allocated 673.3 MiB"
 
 
 def test_measured_memory_never_lies_above_its_peak(runs):

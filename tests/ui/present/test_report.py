@@ -364,14 +364,14 @@ def test_what_holds_memory_in_words():
     assert "The peaks of the other devices: gpu0 1 GiB." in text
     assert "512 MiB are parameters and state that each of 2 devices holds a copy of." in text
     kept = result(predicted_peak_bytes_by_device={"gpu0": 99, "gpu1": 5}, measured_peak_bytes_by_device={"gpu0": 100})
-    assert sentences.memory_words(kept) == ["Peak memory predicted / measured: gpu0 99 B / 100 B (-1.0 %)."]
+    assert sentences.memory_words(kept) == ["Peak allocated, predicted / measured: gpu0 99 B / 100 B (-1.0 %)."]
     assert sentences.memory_words(result()) == []
 
 
 def test_the_memory_of_a_cpu_is_said_to_be_counted_one_task_at_a_time():
     counted = result(predicted_peak_bytes_by_device={"cpu:0": 99}, measured_peak_bytes_by_device={"cpu:0": 100})
     compared, said = sentences.memory_words(counted)
-    assert compared == "Peak memory predicted / measured: cpu:0 99 B / 100 B (-1.0 %)."
+    assert compared == "Peak allocated, predicted / measured: cpu:0 99 B / 100 B (-1.0 %)."
     assert "lanes that run at the same time; the memory was counted while tasks ran one at a time" in said
 
 
@@ -475,7 +475,7 @@ def test_one_page_of_everything_stands_alone(tmp_path):
     assert 'src="' not in words
     assert text.count('id="schedcast-plotly"') == 1
     titles = [figure["layout"]["title"]["text"] for figure in figures_of_page(text)]
-    assert {"Step time and peak memory of every plan", "Task time per phase", "From A to B"} <= set(titles)
+    assert {"Step time and peak allocated memory of every plan", "Task time per phase", "From A to B"} <= set(titles)
 
 
 @pytest.mark.thorough

@@ -14,7 +14,7 @@ from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, s
 from ui.app.state import BUTTON, quantity, select, several, text
 from ui.present import configurations, searches
 from ui.present.formulas import FORMULAS, formulas_of
-from ui.present.labels import markdown_escaped, strategy_name
+from ui.present.labels import PEAK, markdown_escaped, strategy_name
 from ui.present.searches_page import search_figure, search_section
 from ui.present.waterfall_figures import waterfall_figure
 from ui.request import JobRequest
@@ -108,7 +108,7 @@ def configurations_ui(request: JobRequest, result: SearchResult) -> None:
             st.metric("Step time", units.duration(own.plan.step_s))
             st.metric("Speed", configurations.rate_words(result, own))
             st.metric("MFU", units.percent(own.plan.mfu, signed=False), help=FORMULAS["MFU"])
-            st.metric("Peak memory", units.memory(own.plan.peak_bytes))
+            st.metric(PEAK.capitalize(), units.memory(own.plan.peak_bytes))
             st.caption(markdown_escaped(own.memory_words))
             if billions:
                 hours = configurations.training_hours(result, own, billions * 1e9)
@@ -160,7 +160,7 @@ def figures_ui(result: SearchResult) -> None:
         ("Step time", units.duration(best.step_s), f"90 %: {units.interval(best.interval_s)} ms"),
         ("Over the baseline", units.speedup(best.speedup), ""),
         ("Against PyTorch", units.speedup(best.against_pytorch), ""),
-        ("Peak memory", units.memory(best.peak_bytes), ""),
+        (PEAK.capitalize(), units.memory(best.peak_bytes), ""),
         ("Above the bound", units.percent(max(0.0, result.gap or 0.0), signed=False), f"bound: {units.duration(result.bound_s)}"),
         ("Tied plans", str(len(searches.tied(result))), "within 2 %, or not told apart"),
     )

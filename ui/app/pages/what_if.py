@@ -29,7 +29,7 @@ from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, p
 from ui.app.state import BUTTON, quantity, select
 from ui.present import charts, predictions, sentences, tables
 from ui.present.formulas import FORMULAS, PREDICTED
-from ui.present.labels import markdown_escaped, strategy_name
+from ui.present.labels import PEAK, markdown_escaped, strategy_name
 from ui.present.page import Section
 from ui.present.predictions import fit_words, place, prediction_document, predictions_document
 from ui.present.predictions_page import prediction_section, predictions_sections, timeline_section
@@ -235,7 +235,7 @@ def figures_ui(answer: Forecast, earlier_s: float | None = None) -> None:
     peak = max((device.peak_bytes for device in prediction.devices), default=None)
     figures = [
         ("Busy", units.percent(busiest, signed=False), ""),
-        ("Peak memory", units.memory(peak), predictions.memory_words(prediction)),
+        (PEAK.capitalize(), units.memory(peak), predictions.memory_words(prediction)),
     ]
     figures.append(("Exposed transfer", units.duration(prediction.exposed_transfer_s), ""))
     if prediction.fits:
