@@ -76,6 +76,12 @@ def test_the_mean_of_the_parts_means_is_what_plans_say_and_not_plain_pytorchs(te
     assert error_of_whole_batch(plan, job, backend) > 0.01
 
 
+def test_a_loss_that_owt_divides_by_samples_is_said_to_be_another_mean():
+    job = job_of("skipped")
+    assert "2 parts of the batch, in which targets of 0 are skipped" in str(planned("owt", job, core_groups()).semantics["loss"])
+    assert "loss" not in planned("owt", replace(job, loss_mean="batch"), core_groups()).semantics
+
+
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("model", skipping_models.NAMES)
 @pytest.mark.parametrize(("text", "devices", "microbatches"), DIVIDED)
