@@ -12,6 +12,7 @@ from simulator.model.built import Built
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from traces.documents.profile import Identity, Profile
+from traces.errors import Code, SchedcastError
 
 #: Reports progress as (done, total, text).
 Progress = Callable[[int, int, str], None]
@@ -136,6 +137,7 @@ class Testbed(Protocol):
 
     def parallel_loop(self, job: Job, strategy: str) -> PlainLoop:
         """PyTorch's own loop of several processes (`PARALLEL_LOOPS`), on a testbed of several. Raises SchedcastError if it cannot train."""
+        raise SchedcastError(f"{strategy} runs in several processes; start them with torchrun", Code.DEVICES)
 
     def close(self) -> None:
         """End the processes that the testbed has started. Those that are needed later are started again."""

@@ -234,8 +234,8 @@ def validate(
     rows, comparisons = _compare(candidates, forecasts, against, timelines)
     if loop is not None:
         plain_row = loop_row(forecast(loop.plan, machine, model), against)
-    for (text, (plan, _)), steps_s in zip(others.items(), times.others_s, strict=True):
-        parallel_rows[text] = parallel_row(forecast(plan, machine, model), steps_s, against)
+    for (text, (plan, _)), own_s in zip(others.items(), times.others_s, strict=True):
+        parallel_rows[text] = parallel_row(forecast(plan, machine, model), own_s, against)
     plain_s = [s for steps_s in times.plain_s for s in steps_s]
     document = _document(job, testbed, drift, aa_spread, plain_s, [*rows, *skipped], plain_row, parallel_rows.values()).model_copy(
         update={"busy_share": times.busy_share, "comparisons": len(candidates)}

@@ -61,7 +61,7 @@ class GpuGroupTestbed(GpuTestbed):
         return DistributedBackend(machine, self._channel, "cuda", self.precision)
 
     def parallel_loop(self, job: Job, strategy: str) -> GroupLoop:
-        return GroupLoop(self.backend, self._loops, job, strategy)
+        return GroupLoop(cast(DistributedBackend, self.backend), self._loops, job, strategy)
 
     def about(self) -> dict[str, object]:
         return {**super().about(), "processes": self._channel.ranks.world, "library": NCCL}
@@ -142,7 +142,7 @@ class CpuGroupTestbed(CpuTestbed):
         return reference_s
 
     def parallel_loop(self, job: Job, strategy: str) -> GroupLoop:
-        return GroupLoop(self.backend, self._loops, job, strategy)
+        return GroupLoop(cast(DistributedBackend, self.backend), self._loops, job, strategy)
 
     def close(self) -> None:
         super().close()

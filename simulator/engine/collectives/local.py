@@ -75,14 +75,14 @@ def local_plan(plan: Plan, device: str) -> LocalPlan:
 
 def devices_of(plan: Plan) -> frozenset[str]:
     """The devices that have a task of the plan, or a part in one: those whose `local_plan` is not empty."""
-    devices: set[str] = set()
-    for segment in plan.segments:
-        for task in segment.tasks:
-            if task.body.resource is Resource.COLLECTIVE:
-                devices.update(task.body.devices)
-            else:
-                devices.update(task.body.ends if between_devices(task) else (task.device,))
-    return frozenset(devices)
+    return frozenset(device for segment in plan.segments for task in segment.tasks for device in _taking_part(task))
+
+
+def _taking_part(task: Task) -> tuple[str, ...]:
+    """The devices that run a task, or a part of it."""
+    if task.body.resource is Resource.COLLECTIVE:
+        return task.body.devices
+    return task.body.ends if between_devices(task) else (task.device,)
 
 
 class Direction(NamedTuple):
@@ -101,8 +101,8 @@ def directions(plan: Plan) -> dict[Direction, int]:
     return {direction: first + number for number, direction in enumerate(sorted(used))}
 
 
-def _half(task: Task, device: str, receiving: Mapping[Direction, int]) -> Task | None:
-    """What `device` does of a copy between two devices; None if it is neither of them."""
+def _half(task: Task, device: str, receiving: Mapping[Direction, int]) -> Task:
+    """What `device` does of a copy between it and another one."""
     body = task.body
     if body.aliases:
         raise SchedcastError(
@@ -110,8 +110,6 @@ def _half(task: Task, device: str, receiving: Mapping[Direction, int]) -> Task |
             " one process, or plan it for several",
             Code.PLAN,
         )
-    if device not in body.ends:
-        return None
     channel = receiving[Direction(body.source, task.stream, body.target)]
     message = Message(body.source, body.target, channel, tuple(o.strides for o in task.writes or task.mutates), body.add)
     if device == body.source:
@@ -123,19 +121,14 @@ def _tasks(segment: Segment, device: str, receiving: Mapping[Direction, int]) ->
     """The device's tasks, each with its index in the segment."""
     numbered = []
     for number, task in enumerate(segment.tasks):
-        body = task.body
-        if body.resource is Resource.COLLECTIVE:
-            if device in body.devices:
-                reads, writes, mutates = (body.share(device, operands) for operands in (task.reads, task.writes, task.mutates))
-                numbered.append((number, replace(task, device=device, reads=reads, writes=writes, mutates=mutates)))
+        if device not in _taking_part(task):
             continue
-        if between_devices(task):
-            half = _half(task, device, receiving)
-            if half is not None:
-                numbered.append((number, half))
-            continue
-        if task.device == device:
-            numbered.append((number, task))
+        if task.body.resource is Resource.COLLECTIVE:
+            reads, writes, mutates = (task.body.share(device, operands) for operands in (task.reads, task.writes, task.mutates))
+            task = replace(task, device=device, reads=reads, writes=writes, mutates=mutates)
+        elif between_devices(task):
+            task = _half(task, device, receiving)
+        numbered.append((number, task))
     names = {task.name for _, task in numbered}
     return [(number, replace(task, after=tuple(name for name in task.after if name in names))) for number, task in numbered]
 
