@@ -46,8 +46,9 @@ FORMULAS: Mapping[str, str] = MappingProxyType({
     ),
     PEAK.capitalize(): (
         "The most bytes that are allocated at one moment on the device that holds most: every value from its first write to its last"
-        " reader, parameters and optimizer state always, and on a GPU what an optimizer makes for itself. A job fits a GPU if what"
-        " PyTorch's allocator reserves for that, the driver and the CUDA context fit the memory, or the limit that was given."
+        " reader (on several streams of a GPU, until the one that allocated it comes after that), parameters and optimizer state always,"
+        " and on a GPU what an optimizer makes for itself. A job fits a GPU if what PyTorch's allocator reserves for that, the driver and"
+        " the CUDA context fit the memory, or the limit that was given."
     ),
     "Exposed transfer": (
         "Seconds of the step in which a device waits for transfers or collectives and computes nothing, on the device with the most of"
