@@ -13,7 +13,7 @@ PREDICTION = {
 }  # fmt: skip
 VALIDATION = {
     "schema", "model", "batch_size", "optimizer", "precision", "mode", "device", "anchor_drift", "aa_spread",
-    "reference_step_s", "results", "image_size", "reference_threads", "reference_waiting", "reference_runs_s", "pytorch",
+    "reference_step_s", "results", "image_size", "reference_threads", "reference_waiting", "reference_runs_s", "pytorch", "parallel",
     "busy_share", "comparisons",
 }  # fmt: skip
 RESULT = {
