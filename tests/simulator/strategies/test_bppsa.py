@@ -14,6 +14,7 @@ from executors.cpu.backend import CpuBackend
 from executors.kernels.jacobians import gru_steps, rnn_steps
 from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
+from simulator.engine.memory.over_time import memory_over_time, peaks
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine
@@ -199,17 +200,18 @@ def test_layers_on_two_devices_are_scanned_together(options):
 def test_a_device_of_a_scan_needs_as_much_memory_however_many_there_are():
     """Two layers for each device: their Jacobians, products, and what arrives for one product. GPipe: appendix B of the paper.
 
-    A stage of GPipe also holds its input for each of as many microbatches as there are stages.
+    A stage of GPipe also holds its input for each of as many microbatches as there are stages. Values count while they are needed.
     """
-    peaks: dict[str, list[int]] = {"bppsa": [], "gpipe": []}
+    most: dict[str, list[int]] = {"bppsa": [], "gpipe": []}
     for count in (4, 8, 16):
         machine = load_machine("k80x16", devices=count)
         options = {"bppsa": f"scan=blelloch,devices={count}", "gpipe": f"microbatches={count},rematerialize=on"}
         for name, batch in (("bppsa", 4), ("gpipe", 4 * count)):
             plan = planned(f"{name}:{options[name]}", Job(f"{chains.__file__}:tanh_{2 * count}", batch, form="fused"), machine)
-            peaks[name].append(max(forecast(plan, machine, CostModel(machine)).peak_bytes.values()))
-    assert len(set(peaks["bppsa"])) == 1
-    grown = [later - earlier for earlier, later in pairwise(peaks["gpipe"])]
+            spans = forecast(plan, machine, CostModel(machine)).timeline.spans
+            most[name].append(max(peaks(memory_over_time(plan, spans)).values()))
+    assert len(set(most["bppsa"])) == 1
+    grown = [later - earlier for earlier, later in pairwise(most["gpipe"])]
     assert grown[1] == 2 * grown[0] > 0
 
 
