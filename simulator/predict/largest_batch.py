@@ -14,6 +14,7 @@ from simulator.model.job import Job
 from simulator.plan.bodies.update import forms
 from simulator.predict.forecast import Forecast, planned_memories
 from simulator.strategies import registry as strategies
+from simulator.strategies.options import Portion
 from traces.documents.comparison import PYTORCH_DDP, PYTORCH_FSDP, Prediction
 from traces.errors import Refusal, SchedcastError
 
@@ -84,8 +85,8 @@ def would_fit(job: Job, text: str, shared: Mapping[str, str], model: CostModel, 
     if job.checkpoint == choice.NONE:
         changes[f"--checkpoint {choice.FULL}"] = job.varied(checkpoint=choice.FULL), text
     strategy, options = strategies.parse(text, shared)
-    if (microbatches := _stated_microbatches(job, text, shared, model)) is not None:
-        own = _with_option(text, "microbatches", str(MORE_MICROBATCHES * microbatches))
+    if "microbatches" in strategy.option_names and (portion := _portion(job, text, shared, model)) is not None:
+        own = _with_option(text, "microbatches", str(MORE_MICROBATCHES * portion.microbatches))
         changes[f"--strategy {own}"] = job, own
     elif job.batch % (more := MORE_MICROBATCHES * job.accumulate) == 0:
         changes[f"--accumulate {more}"] = job.varied(accumulate=more), text
@@ -102,12 +103,11 @@ def would_fit(job: Job, text: str, shared: Mapping[str, str], model: CostModel, 
     return tuple(option for option, excess in needs.items() if excess is not None and excess <= 0)
 
 
-def _stated_microbatches(job: Job, text: str, shared: Mapping[str, str], model: CostModel) -> int | None:
-    """The microbatches of a strategy that has an option for them; None of others, and if they are not known without a plan."""
+def _portion(job: Job, text: str, shared: Mapping[str, str], model: CostModel) -> Portion | None:
+    """What each device has of the batch, as far as the strategy says so without a plan."""
     strategy, options = strategies.parse(text, shared)
     with suppress(SchedcastError):
-        portion = strategy.portion(job, model.machine, options) if "microbatches" in strategy.option_names else None
-        return portion.microbatches if portion is not None else None
+        return strategy.portion(job, model.machine, options)
     return None
 
 
@@ -124,11 +124,8 @@ def _unit(job: Job, text: str, shared: Mapping[str, str], predicted: Forecast | 
     Of a strategy that does not say (`Strategy.portion`), the job's microbatches times what divides among the plan's devices and replicas;
     without a plan, one.
     """
-    strategy, options = strategies.parse(text, shared)
-    with suppress(SchedcastError):
-        portion = strategy.portion(job, model.machine, options)
-        if portion is not None:
-            return portion.microbatches * portion.replicas
+    if (portion := _portion(job, text, shared, model)) is not None:
+        return portion.microbatches * portion.replicas
     if isinstance(predicted, Refusal):
         return job.accumulate
     replicas = predicted.plan.semantics.get("replicas", 1)
