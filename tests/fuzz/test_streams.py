@@ -9,13 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fuzzing import fuzzed, sound
+from tests.support.option_texts import JUMBLED
 from ui import cli
+from ui.commands import listing, measuring, predicting, training  # noqa: F401 - once, instead of in every fork
 
 COMMANDS = [
     [], ["--help"], ["--version"], ["machines"], ["machines", "--json"], ["strategies"], ["strategies", "deepa"], ["strategies", "nobody"],
     ["models", "--json"], ["profiles"], ["rules"], ["rules", "/dev/zero"], ["nobody"], ["predict"], ["predict", "--model", "é\udcff"],
     ["replay", "/dev/null"], ["replay", "nothing", "--json"], ["scoreboard", "/dev/null"], ["report", "nothing"], ["mcp", "--nobody"],
 ]  # fmt: skip
+#: Arguments that are added to a command's own.
+EXTRA = st.lists(st.sampled_from(["--json", "--help", "--strategy", "--nobody", "-"]) | JUMBLED, max_size=2)
 #: What stands in the place of each standard stream: nothing, a device that is always full, or a pipe's end in an encoding.
 STREAMS = st.tuples(*[st.sampled_from([None, "/dev/null", "/dev/full"])] * 3)
 
@@ -63,10 +67,10 @@ def test_any_standard_streams_end_no_command_with_a_traceback(monkeypatch, tmp_p
     monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path / "data"))
 
     @fuzzed(15)
-    @given(st.sampled_from(COMMANDS), STREAMS, st.sampled_from(["utf-8", "ascii", "latin-1"]))
-    def check(args, places, encoding):
-        with sound("streams", (args, places, encoding)):
-            failure = ended(args, places, encoding)
+    @given(st.sampled_from(COMMANDS), EXTRA, STREAMS, st.sampled_from(["utf-8", "ascii", "latin-1"]))
+    def check(args, extra, places, encoding):
+        with sound("streams", (args, extra, places, encoding)):
+            failure = ended([*args, *extra], places, encoding)
             if failure:
                 raise StreamError(failure)
 

@@ -164,7 +164,7 @@ class Predicted(Shown):
         """Predict these strategies (NAME or NAME:option=value,...) beside plain PyTorch, and print them as one table."""
         return _predicted(self.job, self.machine, self.placement, self.chosen, (*self.asked, *strategies), self.owner)
 
-    def what_if(self, **changes: Any) -> "Predicted":
+    def what_if(self, /, **changes: Any) -> "Predicted":
         """Predict again with something changed.
 
         Figures of the machine are multiplied: `memory=2`, `flops=`, `launch=`, `link=`, `sms=`. Fields of the job are replaced:
