@@ -27,7 +27,8 @@ from simulator.papers.bppsa_sparse import FIRST, PAPER, Operator
 from simulator.papers.pipeline_trainings import Trained, Training
 from simulator.plan.bodies.csr.mask import Mask
 from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, MaxPoolRule
-from simulator.predict.forecast import plan_strategy
+from simulator.predict.planned import plan_of
+from simulator.predict.target import Target
 from traces.documents.profile import Profile
 from traces.documents.reproduction import Figure, PaperCase, Table
 from traces.process import seconds_of
@@ -126,7 +127,7 @@ def losses_table(testbed: Testbed, profile: Profile, progress: Progress, curves:
 
 def _losses(curves: Curves, testbed: Testbed, profile: Profile, progress: Progress) -> Iterator[tuple]:
     machine = testbed.machine(profile)
-    plan = plan_strategy(curves.strategy, {}, curves.job, machine, CostModel(machine, profile))
+    plan = plan_of(curves.job, curves.strategy, Target.of(CostModel(machine, profile)))
     trainer, plain = Trainer(plan, curves.job, curves.job.build(), testbed.backend), reference(curves.job, curves.job.build(), False)
     batches, losses = curves.job.data(), []
     for step in range(curves.steps):

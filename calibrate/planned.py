@@ -19,8 +19,11 @@ from simulator.engine.simulation import GRAPH
 from simulator.machine.machine import Machine, Memory
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.predict.forecast import Forecast, forecast_strategy
-from simulator.predict.largest_batch import Fitting, fitting, with_fitting_words
+from simulator.predict.answers import Answers
+from simulator.predict.forecast import Forecast
+from simulator.predict.largest_batch import Fitting
+from simulator.predict.planned import answer
+from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from traces import units
 from traces.documents.comparison import ValidationResult
@@ -102,7 +105,7 @@ def plan_calibrated(
 
     def plan() -> tuple[dict[str, Forecast], dict[str, Refusal], Machine]:
         machine = testbed.machine(profile)
-        return *plan_all(job, labels, shared_options, machine, CostModel(machine, profile), testbed.mode), machine
+        return *plan_all(job, labels, shared_options, Target(machine, CostModel(machine, profile), testbed.mode)), machine
 
     labels = list(labels)
     forecasts, refused, machine = plan()
@@ -121,7 +124,7 @@ def plan_calibrated(
 
 
 def plan_all(
-    job: Job, labels: Iterable[str], shared_options: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"
+    job: Job, labels: Iterable[str], shared_options: Mapping[str, str], target: Target
 ) -> tuple[dict[str, Forecast], dict[str, Refusal]]:
     """Plan the strategies. Returns by label the forecasts, and why other strategies cannot be planned or do not fit.
 
@@ -132,15 +135,16 @@ def plan_all(
     refused: dict[str, Refusal] = {}
     for label in dict.fromkeys(labels):
         strategies.parse(label, shared_options)  # a name or an option that does not exist is a mistake of the request
-        predicted = forecast_strategy(job, label, shared_options, machine, model, mode, runs=True)
+        predicted = answer(job, label, target, shared_options, runs=True)
+        own = Answers(job, target, {label: predicted}, shared_options)
         if isinstance(predicted, Refusal):
             if predicted.code is Code.FILE:  # the user named the file: this is a mistake of the request
                 raise predicted.error
-            refused[label] = with_fitting_words(predicted, job, label, shared_options, model, mode)
+            refused[label] = own.refusal(label) or predicted
         elif predicted.fits:
             forecasts[label] = predicted
         else:
-            refused[label] = does_not_fit(predicted, fitting(job, label, shared_options, predicted, model, mode))
+            refused[label] = does_not_fit(predicted, own.fitting(label))
     return forecasts, refused
 
 

@@ -8,11 +8,13 @@ from calibrate.identity import comparable_cpu, cpu_identity
 from calibrate.placement import DEFAULT_PLACEMENT, Placement, check_one_gpu
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.scaled import scaled_costs
+from simulator.engine.simulation import GRAPH
 from simulator.machine.machine import Machine
 from simulator.machine.presets import PYTORCH, THIS_CPU, THIS_GPU, gpu_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import DEFAULT, Job
-from simulator.predict.preset import dense_precision, preset_costs
+from simulator.predict.preset import dense_precision, preset_target
+from simulator.predict.target import Target
 from traces.documents.profile import Identity, Profile, slug
 from traces.documents.profile_files import default_folder, default_path, list_profiles
 from traces.errors import SchedcastError
@@ -83,13 +85,19 @@ def gpu_here() -> str | None:
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
 
 
-def costs_for(job: Job, profile: Path | None, machine: str | None, placement: Placement = DEFAULT_PLACEMENT) -> tuple[Machine, CostModel]:
-    """Machine and cost model of `--profile` or `--machine`; without either, of this machine.
+def target_for(job: Job, profile: Path | None, machine: str | None, placement: Placement = DEFAULT_PLACEMENT) -> Target:
+    """The machine of `--profile` or `--machine` with its costs; without either, this machine.
 
     A preset uses the costs of the profile that is shipped for its GPU, if there is one. With `Placement.scale`, both are scaled.
+    Raises SchedcastError for a machine that does not exist, and for a CPU if a GPU or its graphs are asked for.
     """
-    model = scaled_costs(_costs_for(job, profile, machine, placement), placement.scale)
-    return model.machine, model
+    target = Target.of(scaled_costs(_costs_for(job, profile, machine, placement), placement.scale), placement.mode)
+    known = target.machine
+    if placement.mode == GRAPH and known.devices[0].kind == "cpu":
+        raise SchedcastError(f"--mode graph needs CUDA; machine {known.name} is a CPU; use --mode eager or a GPU's machine")
+    if placement.device != "cpu" and known.devices[0].kind == "cpu":
+        raise SchedcastError(f"--device {placement.device}: machine {known.name} is a CPU; leave it out or choose a GPU's machine")
+    return target
 
 
 def _costs_for(job: Job, profile: Path | None, machine: str | None, placement: Placement) -> CostModel:
@@ -115,7 +123,7 @@ def _costs_for(job: Job, profile: Path | None, machine: str | None, placement: P
         chosen = _cpu(measured, placement)
     else:
         limit = placement.memory_limit_bytes
-        return preset_costs(job, machine, placement.devices, placement.link, limit, placement.partitions, placement.host)[1]
+        return preset_target(job, machine, placement.devices, placement.link, limit, placement.partitions, placement.host).costs
     if placement.host != PYTORCH:
         raise SchedcastError(f"--host {placement.host} issues the tasks of a named machine's GPUs; add --machine NAME")
     chosen = chosen.with_memory_limit(placement.memory_limit_bytes)

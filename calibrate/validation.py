@@ -17,7 +17,9 @@ from simulator.engine.costs.model import CostModel
 from simulator.model.built import Built
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.predict.forecast import Forecast, forecast, paired_interval, references
+from simulator.predict.answers import paired_interval
+from simulator.predict.forecast import Forecast, forecast
+from simulator.predict.target import Target, references
 from simulator.predict.waterfall import measured_waterfall
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_values
@@ -226,16 +228,16 @@ def validate(
             profile.save(save_to)
     machine = testbed.machine(profile)
     model = CostModel(machine, profile, sampled=sampled)
-    forecasts = {label: forecast(candidate.plan, machine, model, testbed.mode) for label, candidate in candidates.items()}
+    forecasts = {label: forecast(candidate.plan, Target(machine, model, testbed.mode)) for label, candidate in candidates.items()}
     in_steps_s = _median_s(times.reference_in_steps_s)
     drift = in_steps_s / profile.anchor_s if in_steps_s and profile.anchor_s else None
     aa_spread = abs(base.step_s(times.counted) / second_base.step_s(times.counted) - 1)
     against = Against(base, forecasts[BASELINE], times, drift, aa_spread, interleaved, len(candidates))
     rows, comparisons = _compare(candidates, forecasts, against, timelines)
     if loop is not None:
-        plain_row = loop_row(forecast(loop.plan, machine, model), against)
+        plain_row = loop_row(forecast(loop.plan, Target(machine, model)), against)
     for (text, (plan, _)), own_s in zip(others.items(), times.others_s, strict=True):
-        parallel_rows[text] = parallel_row(forecast(plan, machine, model), own_s, against)
+        parallel_rows[text] = parallel_row(forecast(plan, Target(machine, model)), own_s, against)
     plain_s = [s for steps_s in times.plain_s for s in steps_s]
     document = _document(job, testbed, drift, aa_spread, plain_s, [*rows, *skipped], plain_row, parallel_rows.values()).model_copy(
         update={"busy_share": times.busy_share, "comparisons": len(candidates)}

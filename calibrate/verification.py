@@ -15,7 +15,8 @@ from calibrate.planned import plan_calibrated
 from calibrate.testbed import Progress, Testbed
 from calibrate.validation import Outcome
 from simulator.model.job import Job
-from simulator.predict.forecast import Forecast, paired_interval
+from simulator.predict.answers import paired_interval
+from simulator.predict.forecast import Forecast
 from simulator.strategies.registry import family
 from traces.documents.profile import Profile
 from traces.documents.search_result import RankedPlan, SearchResult, Verification, VerifiedPlan

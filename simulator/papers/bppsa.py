@@ -17,6 +17,7 @@ from simulator.papers.pipeline_trainings import Trained
 from simulator.papers.predicting import Steps
 from simulator.papers.registry import Measurement, line
 from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from traces.documents.base import Data
 from traces.documents.reproduction import OK, BppsaReproduction, Chart, Check, GruEpoch, Panel, Paper, PaperCase, RnnEpoch, Table
@@ -214,7 +215,7 @@ def peak_bytes(count: int, report: Callable[[str], None]) -> tuple[int, int]:
     for text, batch in ((f"bppsa:scan=blelloch,devices={count}", BATCH), (f"gpipe:microbatches={count},rematerialize=on", BATCH * count)):
         strategy, options = strategies.parse(text)
         plan = strategy.plan(Job(model, batch), machine, None, options)
-        spans = forecast(plan, machine, CostModel(machine)).timeline.spans
+        spans = forecast(plan, Target.of(CostModel(machine))).timeline.spans
         most.append(max(peaks(memory_over_time(plan, spans)).values()))
     return most[0], most[1]
 

@@ -28,7 +28,7 @@ from simulator.papers.deepa_claims import (
 from simulator.papers.deepa_figures import Layers, pictures
 from simulator.papers.predicting import Steps, StepsByStrategy, figure, first_refusal, ratio, speedup, status_of
 from simulator.papers.registry import line
-from simulator.predict.preset import preset_costs
+from simulator.predict.preset import preset_target
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.configurations import layer_called
 from simulator.strategies.sharding.costs.exact import LayerCost, layer_costs
@@ -146,7 +146,8 @@ def _divided(model: str, steps: Steps) -> Divided | Refusal:
 def _fc6() -> list[LayerCost]:
     """Return what the configurations of the first linear layer of AlexNet cost."""
     job = Job("alexnet", BATCH)
-    machine, model = preset_costs(job, PAPER.machine)
+    target = preset_target(job, PAPER.machine)
+    machine, model = target.machine, target.costs
     network = LayerNetwork(job.graph())
     return layer_costs(network, machine, model, layer_called(network, "fc6"), FC6)
 

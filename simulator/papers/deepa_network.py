@@ -9,7 +9,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.scaled import AS_IT_IS, Scale, scaled
 from simulator.model.job import Job
-from simulator.predict.preset import preset_costs
+from simulator.predict.preset import preset_target
 from simulator.strategies import owt
 from simulator.strategies.sharding import search
 from simulator.strategies.sharding.configuration import Configuration
@@ -45,7 +45,8 @@ class Divided:
     @classmethod
     def search(cls, job: Job, machine_name: str, server: str) -> "Divided":
         """Search the best configuration of each layer. `server`: who sums gradients."""
-        machine, model = preset_costs(job, machine_name)
+        target = preset_target(job, machine_name)
+        machine, model = target.machine, target.costs
         network = Network(job.graph())
         start = perf_counter()
         tables = search.cost_tables(network, machine, model, server)

@@ -13,8 +13,10 @@ from simulator.machine.presets import PYTORCH
 from simulator.machine.scaled import Scale, scaled
 from simulator.model.job import Job
 from simulator.plan.task import Resource, Task
-from simulator.predict.forecast import Forecast, forecast_strategy
-from simulator.predict.preset import preset_costs
+from simulator.predict.forecast import Forecast
+from simulator.predict.planned import answer
+from simulator.predict.preset import preset_target
+from simulator.predict.target import Target
 from traces import units
 from traces.documents.comparison import Shares
 from traces.documents.profile import Profile
@@ -189,8 +191,8 @@ class Steps:
     def _predict(self, job: Job, texts: Sequence[str]) -> None:
         try:
             conditions = self._conditions
-            machine, model = preset_costs(job, self.machine_name, host=conditions.host)
-            machine = scaled(machine, Scale(link=conditions.links))
+            preset = preset_target(job, self.machine_name, host=conditions.host)
+            machine, model = scaled(preset.machine, Scale(link=conditions.links)), preset.costs
             if conditions.coarse:
                 machine = replace(machine, devices=tuple(replace(device, sm=None) for device in machine.devices))
                 model = CostModel(machine, model.profile, model.precision)
@@ -203,7 +205,7 @@ class Steps:
                 model = CostModel(machine, model.profile, model.precision)
             job.factory  # noqa: B018 - an unknown model raises here once, not for each strategy
             for text in texts:
-                result = forecast_strategy(job, text, {}, machine, model)
+                result = answer(job, text, Target(machine, model))
                 self._steps[job.digest, text] = _shortened(result) if isinstance(result, Refusal) else self._step(result, machine)
         except SchedcastError as error:
             refusal = _shortened(Refusal.by(error))

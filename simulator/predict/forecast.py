@@ -1,10 +1,9 @@
-"""Predict a plan: costs, simulation, interval, memory, and the document that `schedcast predict --json` prints."""
+"""Predict a plan: costs, simulation, interval and memory."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeVar
 
 from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
@@ -13,21 +12,18 @@ from simulator.engine.memory.contents import at_peak, with_memory
 from simulator.engine.memory.over_time import Scratch, bytes_by_memory, excess_bytes, memory_needs
 from simulator.engine.segments import SimulatedSegment, phases, shown_iterations, switching, weights
 from simulator.engine.simulation import GRAPH, simulate, timed_simulation
-from simulator.engine.utilization import planned_mfu
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies, dependencies_of
 from simulator.plan.plan import Plan
 from simulator.plan.task import Segment
-from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy, step_accuracy
+from simulator.predict.discrepancy import shipped_discrepancy, step_accuracy
 from simulator.predict.intervals import (
     Interval,
     Sensitivity,
     WeightedSensitivity,
-    faster_probability,
     highest,
     mean_and_error,
     most,
-    speedup_interval,
     step_interval,
     steps_in_rounds,
     weighted_parts,
@@ -35,15 +31,11 @@ from simulator.predict.intervals import (
 )
 from simulator.predict.repeated import Group, NotRepeatedError, repeated_group
 from simulator.predict.sensitivity import issued_seconds, sensitivity
-from simulator.predict.waterfall import StepParts, step_parts, task_seconds, waterfall
-from simulator.strategies import registry as strategies
-from traces.documents.comparison import LOOPS, PARALLEL_LOOPS, PYTORCH, PYTORCH_GRAPH, MemoryNeed, Prediction, Shares
+from simulator.predict.target import Target
+from simulator.predict.waterfall import StepParts, step_parts, task_seconds
+from traces.documents.comparison import MemoryNeed, Shares
 from traces.documents.timeline import AtPeak, Timeline
-from traces.documents.verdict import is_judged
-from traces.errors import Refusal, SchedcastError
 from traces.process import gc_paused
-
-Predicted = TypeVar("Predicted")
 
 
 @dataclass(frozen=True)
@@ -123,37 +115,21 @@ class Forecast:
         return {place: predicted[place] for place in places if place in predicted}
 
 
-def as_run(plan: Plan, machine: Machine, model: CostModel, mode: str) -> tuple[Machine, CostModel, str]:
-    """The machine, costs and mode with which `plan` is predicted: the unsplit machine's if it uses that, or those of PyTorch's own loop.
-
-    A graph of plain PyTorch holds one step.
-    """
-    if plan.strategy in LOOPS:
-        return machine.for_pytorch, model.for_pytorch, "eager"
-    if plan.strategy in PARALLEL_LOOPS:
-        return machine.for_parallel_loops, model.for_parallel_loops, "eager"
-    if plan.strategy == PYTORCH_GRAPH:
-        unsplit = machine.whole or machine
-        return replace(unsplit, hosts=tuple(replace(host, graph_iterations=1) for host in unsplit.hosts)), model.whole, GRAPH
-    return (machine, model, mode) if machine.for_devices(plan.devices) is machine else (machine.whole, model.whole, mode)
-
-
-def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager") -> Forecast:
-    """Predict `plan` on `machine` with the costs of `model`, including the contention of concurrent tasks in its profile.
+def forecast(plan: Plan, target: Target) -> Forecast:
+    """Predict `plan` on the target's machine, including the contention of concurrent tasks in its profile.
 
     If the machine's GPU is split and the plan uses it unsplit, the prediction is that of the unsplit machine. The plan of plain PyTorch is
     predicted in eager mode, with the costs of PyTorch's own loop. Raises PlanError if the plan cannot run on the machine.
     """
-    machine, model, mode = as_run(plan, machine, model, mode)
+    target = target.running(plan)
     with gc_paused():  # once for all parts: each end of a pause walks the heap
-        plan.validate(machine)
-        if len(plan.segments) == 1:
-            return _forecast(plan, machine, model, mode)
-        return _forecast_segments(plan, machine, model, mode)
+        plan.validate(target.machine)
+        return _forecast(plan, target) if len(plan.segments) == 1 else _forecast_segments(plan, target)
 
 
-def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Forecast:
+def _forecast(plan: Plan, target: Target) -> Forecast:
     """Predict a plan of one segment."""
+    machine, model, mode = target.machine, target.costs, target.mode
     dependencies = dependencies_of(plan, machine)
     costs = model.resolve(plan)
     timeline, wall_s, alone_s = timed_simulation(plan, machine, costs, mode, dependencies, model.pair_multipliers)
@@ -186,7 +162,7 @@ def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Fore
         wall_s,
         depends_on,
         held,
-        _reserved(held, plan, machine, dependencies, mode),
+        reserved(held, plan, machine, dependencies, mode),
         peak,
         parts,
         rounds_error=rounds_error,
@@ -203,14 +179,15 @@ def _whole_shares(group: Group, costs: Sequence[Cost], model: CostModel, shown: 
     return weighted_shares(list(zip(weights, (shown, Shares(**model.shares(part, [cost for _, cost in own]))), strict=True)))
 
 
-def _reserved(held: Mapping[str, int], plan: Plan, machine: Machine, dependencies: Dependencies, mode: str) -> dict[str, int]:
+def reserved(held: Mapping[str, int], plan: Plan, machine: Machine, dependencies: Dependencies, mode: str) -> dict[str, int]:
     """What PyTorch's allocator reserves by memory; nothing if what is allocated does not fit anyway, with which it cannot go on."""
     return {} if excess_bytes(memory_needs(held, machine)) > 0 else reserved_bytes(plan, machine, dependencies, mode == GRAPH)
 
 
-def _forecast_segments(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Forecast:
+def _forecast_segments(plan: Plan, target: Target) -> Forecast:
     """Predict a plan of several segments, by predicting each; see `engine.segments`."""
-    forecasts = [_forecast(part, machine, model, mode) for part in plan.parts]
+    machine, model, mode = target.machine, target.costs, target.mode
+    forecasts = [_forecast(part, target) for part in plan.parts]
     segments = []
     for own in forecasts:
         count, multipliers = shown_iterations(own.plan), model.pair_multipliers
@@ -241,187 +218,3 @@ def _with_kinds(timeline: Timeline, plan: Plan, machine: Machine) -> Timeline:
     """The timeline with its memory by kind, and the sizes of the devices' memories."""
     limits = {device: machine.memory(device).size_bytes for device in plan.devices}
     return with_memory(timeline, plan, timeline.memory, limits, Scratch.of(plan, machine, timeline.mode == GRAPH))
-
-
-def paired_interval(baseline: Forecast, other: Forecast) -> Interval:
-    """Return the 90 % interval of the speed-up of `other` over `baseline`, by errors that both share.
-
-    `baseline` may be another plan than the baseline's, such as plain PyTorch; then the errors that are its own count too.
-    """
-    return speedup_interval(baseline.sensitivity, other.sensitivity, *_paired_errors(baseline, other))
-
-
-def paired_probability(baseline: Forecast, other: Forecast) -> float:
-    """Return the probability that `other` is faster than `baseline`, by the errors of `paired_interval`."""
-    return faster_probability(baseline.sensitivity, other.sensitivity, *_paired_errors(baseline, other))
-
-
-def _paired_errors(baseline: Forecast, other: Forecast) -> tuple[float, float]:
-    """The discrepancy and the accuracy of a speed-up."""
-    own = [f for f in (baseline, other) if f.plan.strategy != "baseline"]
-    discrepancy = math.hypot(*(shipped_speedup_discrepancy(f.plan.strategy, f.kind, f.timeline.mode) for f in own))
-    return discrepancy, other.from_specifications * speedup_accuracy(other.plan.strategy)
-
-
-def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, plain: Forecast | None = None) -> Prediction:
-    """Return the document of a forecast, with its speed-ups over the baseline and over plain PyTorch, as far as they are given."""
-    timeline = predicted.timeline
-    base = baseline.timeline.step_s if baseline is not None else None
-    other, loop = (None if each is predicted else each for each in (baseline, plain))
-    measured_share = least_measured([each for each in (predicted, baseline, plain) if each is not None])
-    compared = [each for each in (predicted, other, loop) if each is not None]
-    at_limit = tuple(dict.fromkeys(each.plan.strategy for each in compared if each.at_limit))
-    judged = is_judged(measured_share) and not predicted.at_limit
-    return Prediction(
-        strategy=predicted.plan.strategy,
-        options=dict(predicted.plan.options),
-        mode=timeline.mode,
-        precision=precision,
-        step_s=timeline.step_s,
-        interval_s=predicted.interval_s,
-        baseline_step_s=base,
-        speedup=base / timeline.step_s if base else None,
-        devices=timeline.devices,
-        fits=predicted.fits,
-        settled=timeline.settled,
-        exposed_transfer_s=timeline.exposed_transfer_s,
-        bubble_share=timeline.bubble_share,
-        tasks=len(timeline.spans),
-        simulate_wall_s=predicted.simulate_wall_s,
-        shares=predicted.shares,
-        critical_path=timeline.critical_path,
-        at_peak=predicted.at_peak,
-        waterfall=waterfall(other.parts, predicted.parts) if other is not None else (),
-        memories=predicted.memories,
-        at_limit=at_limit,
-        speedup_interval=paired_interval(other, predicted) if other is not None else None,
-        pytorch_step_s=plain.timeline.step_s if plain is not None else None,
-        against_pytorch=plain.timeline.step_s / timeline.step_s if plain is not None else None,
-        against_pytorch_interval=paired_interval(loop, predicted) if loop is not None else None,
-        faster_probability=paired_probability(other, predicted) if other is not None and judged and not other.at_limit else None,
-        faster_than_pytorch_probability=paired_probability(loop, predicted) if loop is not None and judged and not loop.at_limit else None,
-        measured_share=measured_share,
-        checkpoint=str(predicted.plan.semantics.get("checkpoint", "")),
-        mfu=planned_mfu(predicted.plan, predicted.machine, timeline.step_s, predicted.float32),
-        shown=str(predicted.plan.semantics.get("shown", "")),
-        assumed=_assumed(predicted.plan.semantics),
-        loss=str(predicted.plan.semantics.get("loss", "")),
-        unused_devices=0 if "folded" in predicted.plan.semantics else len(_given(predicted) - {*predicted.plan.devices}),
-    )
-
-
-def _assumed(semantics: Mapping[str, object]) -> tuple[str, ...]:
-    """What a plan assumes, in words."""
-    assumed, taken = semantics.get("assumed"), semantics.get("taken")
-    return (*([f"{assumed}; no plan of it can run"] if assumed else []), *([str(taken)] if taken else []))
-
-
-def _given(predicted: Forecast) -> set[str]:
-    """The devices that the job was given."""
-    return {device.name for device in predicted.machine.for_devices(predicted.plan.devices).devices}
-
-
-def least_measured(compared: Sequence[Forecast]) -> float | None:
-    """The smallest share of task seconds that rests on measured costs; None if no cost comes from a profile, measured or fitted."""
-    if not any(each.shares.measured or each.shares.fitted for each in compared):
-        return None
-    return min(each.shares.measured for each in compared)
-
-
-def plan_strategy(text: str, shared: Mapping[str, str], job, machine: Machine, model: CostModel, few: int = 0) -> Plan:
-    """Return the plan of `NAME[:option=value,...]`. If the machine's GPU is split, strategies of one device use the unsplit GPU.
-
-    `few`: as in `Job`; a plan that leaves out microbatches is only predicted.
-
-    Raises SchedcastError if the strategy cannot run the job on the machine.
-    """
-    strategy, options = strategies.parse(text, shared)
-    if strategy.name in LOOPS:
-        machine, model = machine.for_pytorch, model.for_pytorch
-    elif strategy.name in PARALLEL_LOOPS:
-        machine, model = machine.for_parallel_loops, model.for_parallel_loops
-    elif machine.whole is not None and strategy.least_devices == 1:
-        machine, model = machine.whole, model.whole
-    return strategy.plan(job.in_few(few), machine, model, options)
-
-
-def in_few(predict: Callable[[int], Predicted]) -> Predicted:
-    """Predict with few of many microbatches where that gives the step of all (`predict.repeated`), else with more, or with all.
-
-    `predict(few)` predicts the plan of a job with this `Job.few`.
-    """
-    with gc_paused():  # planning walks the heap as often as simulating would
-        for few in (1, 2):
-            try:
-                return predict(few)
-            except NotRepeatedError:
-                continue
-        return predict(0)
-
-
-def forecast_of(plan_of: Callable[[int], Plan], machine: Machine, model: CostModel, mode: str = "eager") -> Forecast:
-    """Forecast a plan as `in_few` does. `plan_of(few)` makes the plan of a job with this `Job.few`."""
-    return in_few(lambda few: forecast(plan_of(few), machine, model, mode))
-
-
-def planned_forecast(job, text: str, shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager") -> Forecast:
-    """Plan a strategy and forecast it. Raises SchedcastError as `plan_strategy` and `forecast` do."""
-    return forecast_of(lambda few: plan_strategy(text, shared, job, machine, model, few), machine, model, mode)
-
-
-def planned_memories(
-    job, text: str, shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"
-) -> tuple[MemoryNeed, ...]:
-    """The `memories` of the `planned_forecast`, without the rest of it."""
-
-    def predict(few: int) -> tuple[MemoryNeed, ...]:
-        plan = plan_strategy(text, shared, job, machine, model, few)
-        if len(plan.segments) > 1 or plan.left_out is not None:
-            return forecast(plan, machine, model, mode).memories
-        own, costs_of, runs = as_run(plan, machine, model, mode)
-        plan.validate(own)
-        dependencies, multipliers = dependencies_of(plan, own), costs_of.pair_multipliers
-        timeline, *_ = timed_simulation(plan, own, costs_of.resolve(plan), runs, dependencies, multipliers)
-        held = bytes_by_memory(timeline.memory, own)
-        return memory_needs(held, own, _reserved(held, plan, own, dependencies, runs))
-
-    return in_few(predict)
-
-
-def forecast_strategy(
-    job, text: str, shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager", runs: bool = False
-) -> Forecast | Refusal:
-    """Forecast one strategy (`NAME[:option=value,...]`), or return why it cannot be. `runs`: of the plan that an executor runs."""
-    try:
-        if not runs:
-            return planned_forecast(job, text, shared, machine, model, mode)
-        with gc_paused():
-            return forecast(plan_strategy(text, shared, job, machine, model), machine, model, mode)
-    except SchedcastError as error:
-        return Refusal.by(error)
-
-
-def references(machine: Machine) -> tuple[str, ...]:
-    """What a user has without a schedule: plain PyTorch and, on a GPU, the same with each step captured in a CUDA graph.
-
-    On several devices with a process on each, also PyTorch's own parallel loops.
-    """
-    alone = (PYTORCH, PYTORCH_GRAPH) if machine.devices[0].kind == "gpu" else (PYTORCH,)
-    return (*alone, *PARALLEL_LOOPS) if machine.library and len(machine.devices) > 1 else alone
-
-
-def forecast_many(
-    job,
-    requested: Sequence[str],
-    shared: Mapping[str, str],
-    machine: Machine,
-    model: CostModel,
-    mode: str = "eager",
-    runs: bool = False,
-):
-    """Forecast every requested strategy (`NAME[:option=value,...]`); yields (text, Forecast or Refusal).
-
-    The `references` and the baseline come first, whether or not they are requested. `runs`: as in `forecast_strategy`.
-    """
-    for text in dict.fromkeys([*references(machine), "baseline", *requested]):
-        yield text, forecast_strategy(job, text, shared, machine, model, mode, runs)

@@ -6,16 +6,17 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from simulator.engine.costs.model import CostModel
 from simulator.engine.memory.contents import fitting_words
 from simulator.engine.memory.over_time import TooLargeError, excess_bytes
 from simulator.model.checkpoint import choice
 from simulator.model.job import Job
 from simulator.plan.bodies.update import forms
-from simulator.predict.forecast import Forecast, planned_memories
+from simulator.predict.forecast import Forecast
+from simulator.predict.planned import NONE, memories_of
+from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import Portion
-from traces.documents.comparison import PYTORCH_DDP, PYTORCH_FSDP, Prediction
+from traces.documents.comparison import PYTORCH_DDP, PYTORCH_FSDP
 from traces.errors import Refusal, SchedcastError
 
 #: Other batch sizes that are planned at most.
@@ -39,43 +40,39 @@ class Fitting(NamedTuple):
         return fitting_words(*self)
 
 
-def fitting(
-    job: Job, text: str, shared: Mapping[str, str], predicted: Forecast | Refusal, model: CostModel, mode: str = "eager"
-) -> Fitting:
+def fitting(job: Job, text: str, predicted: Forecast | Refusal, target: Target, shared: Mapping[str, str] = NONE) -> Fitting:
     """Return what fits in place of a plan that does not. Arguments as in `largest_batch`."""
     tried = isinstance(predicted, Refusal) or len(predicted.plan.tasks) <= MOST_TASKS
-    batch = largest_batch(job, text, shared, predicted, model, mode)
-    return Fitting(batch, would_fit(job, text, shared, model, mode) if tried else (), tried)
+    batch = largest_batch(job, text, predicted, target, shared)
+    return Fitting(batch, would_fit(job, text, target, shared) if tried else (), tried)
 
 
-def largest_batch(
-    job: Job, text: str, shared: Mapping[str, str], predicted: Forecast | Refusal, model: CostModel, mode: str = "eager"
-) -> int | None:
+def largest_batch(job: Job, text: str, predicted: Forecast | Refusal, target: Target, shared: Mapping[str, str] = NONE) -> int | None:
     """Return the largest batch below the job's whose plan fits; None if even the smallest does not fit or cannot be planned.
 
-    `text` and `shared`: the strategy, as in `registry.parse`. `predicted`: the forecast of its plan in `mode` with `model`, which does not
+    `text` and `shared`: the strategy, as in `registry.parse`. `predicted`: the forecast of its plan on the target, which does not
     fit, or the refusal to plan it because it is too large. Batches are multiples of what divides the job's batch (`_unit`). Each candidate
     is captured, planned and simulated like the job itself.
     """
 
     def excess(batch: int) -> int | None:
-        return _excess(replace(job, batch=batch), text, shared, model, mode)
+        return _excess(replace(job, batch=batch), text, target, shared)
 
     needed = predicted.excess_bytes if isinstance(predicted, Refusal) else excess_bytes(predicted.memories)
-    return largest_fitting(_unit(job, text, shared, predicted, model), job.batch, needed, excess)
+    return largest_fitting(_unit(job, text, predicted, target, shared), job.batch, needed, excess)
 
 
-def _excess(job: Job, text: str, shared: Mapping[str, str], model: CostModel, mode: str) -> int | None:
+def _excess(job: Job, text: str, target: Target, shared: Mapping[str, str]) -> int | None:
     """By how many bytes the job's plan exceeds a memory, at most 0 if it fits; None if it cannot be planned."""
     try:
-        return excess_bytes(planned_memories(job, text, shared, model.machine, model, mode))
+        return excess_bytes(memories_of(job, text, target, shared))
     except TooLargeError as error:
         return error.excess_bytes
     except SchedcastError:
         return None
 
 
-def would_fit(job: Job, text: str, shared: Mapping[str, str], model: CostModel, mode: str = "eager") -> tuple[str, ...]:
+def would_fit(job: Job, text: str, target: Target, shared: Mapping[str, str] = NONE) -> tuple[str, ...]:
     """Return the options of the command line, each of which alone lets a plan fit that does not fit, with the batch as it is.
 
     Tried are full activation checkpointing, MORE_MICROBATCHES times as many microbatches, the optimizer's fused form, and on several
@@ -85,29 +82,29 @@ def would_fit(job: Job, text: str, shared: Mapping[str, str], model: CostModel, 
     if job.checkpoint == choice.NONE:
         changes[f"--checkpoint {choice.FULL}"] = job.varied(checkpoint=choice.FULL), text
     strategy, options = strategies.parse(text, shared)
-    if "microbatches" in strategy.option_names and (portion := _portion(job, text, shared, model)) is not None:
+    if "microbatches" in strategy.option_names and (portion := _portion(job, text, target, shared)) is not None:
         own = _with_option(text, "microbatches", str(MORE_MICROBATCHES * portion.microbatches))
         changes[f"--strategy {own}"] = job, own
     elif job.batch % (more := MORE_MICROBATCHES * job.accumulate) == 0:
         changes[f"--accumulate {more}"] = job.varied(accumulate=more), text
     if job.form != "fused" and "fused" in forms(job.optimizer):
         changes[f"--optimizer {job.optimizer}:fused"] = replace(job, form="fused"), text
-    if len(model.machine.devices) > 1:
+    if len(target.machine.devices) > 1:
         sharded = PYTORCH_FSDP if strategy.name == PYTORCH_DDP else "fsdp"
         if strategy.name != sharded:
             changes[f"--strategy {sharded}"] = job, sharded
         if getattr(options, "shard", None) == "0":
             own = _with_option(text, "shard", "1")
             changes[f"--strategy {own}"] = job, own
-    needs = {option: _excess(own_job, own, shared, model, mode) for option, (own_job, own) in changes.items()}
+    needs = {option: _excess(own_job, own, target, shared) for option, (own_job, own) in changes.items()}
     return tuple(option for option, excess in needs.items() if excess is not None and excess <= 0)
 
 
-def _portion(job: Job, text: str, shared: Mapping[str, str], model: CostModel) -> Portion | None:
+def _portion(job: Job, text: str, target: Target, shared: Mapping[str, str]) -> Portion | None:
     """What each device has of the batch, as far as the strategy says so without a plan."""
     strategy, options = strategies.parse(text, shared)
     with suppress(SchedcastError):
-        return strategy.portion(job, model.machine, options)
+        return strategy.portion(job, target.machine, options)
     return None
 
 
@@ -118,33 +115,18 @@ def _with_option(text: str, name: str, value: str) -> str:
     return f"{strategy}:{','.join([*others, f'{name}={value}'])}"
 
 
-def _unit(job: Job, text: str, shared: Mapping[str, str], predicted: Forecast | Refusal, model: CostModel) -> int:
+def _unit(job: Job, text: str, predicted: Forecast | Refusal, target: Target, shared: Mapping[str, str]) -> int:
     """What batches are multiples of: the microbatches, which a strategy may state, times its replicas.
 
     Of a strategy that does not say (`Strategy.portion`), the job's microbatches times what divides among the plan's devices and replicas;
     without a plan, one.
     """
-    if (portion := _portion(job, text, shared, model)) is not None:
+    if (portion := _portion(job, text, target, shared)) is not None:
         return portion.microbatches * portion.replicas
     if isinstance(predicted, Refusal):
         return job.accumulate
     replicas = predicted.plan.semantics.get("replicas", 1)
     return job.accumulate * math.lcm(len(predicted.plan.devices), replicas if isinstance(replicas, int) else 1)
-
-
-def with_fitting_words(refused: Refusal, job: Job, text: str, shared: Mapping[str, str], model: CostModel, mode: str = "eager") -> Refusal:
-    """Return the refusal, with what fits if it says that the job is too large."""
-    if not refused.excess_bytes:
-        return refused
-    return replace(refused, words="; ".join([refused.words, *fitting(job, text, shared, refused, model, mode).words]))
-
-
-def with_fitting(document: Prediction, job: Job, text: str, shared: Mapping[str, str], predicted: Forecast, model: CostModel) -> Prediction:
-    """Return the prediction with the largest batch and the other changes that fit, if its plan does not fit."""
-    if predicted.fits:
-        return document
-    batch, changes, tried = fitting(job, text, shared, predicted, model, predicted.timeline.mode)
-    return document.model_copy(update={"largest_batch": batch, "batch_sought": True, "would_fit": changes, "changes_sought": tried})
 
 
 def largest_fitting(unit: int, batch: int, batch_excess: int, excess: Callable[[int], int | None]) -> int | None:

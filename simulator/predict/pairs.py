@@ -4,16 +4,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from simulator.engine.costs.model import CostModel
-from simulator.engine.simulation import EAGER
 from simulator.machine.machine import Machine
 from simulator.machine.presets import PYTORCH as PYTORCH_HOST
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Task
-from simulator.predict.forecast import Forecast, forecast_of, paired_interval, plan_strategy
+from simulator.predict.answers import paired_interval
+from simulator.predict.forecast import Forecast
 from simulator.predict.intervals import speedup_interval
 from simulator.predict.judgments import Judgment
-from simulator.predict.preset import dense_precision, preset_costs
+from simulator.predict.planned import forecast_of, plan_of
+from simulator.predict.preset import dense_precision, preset_target
+from simulator.predict.target import Target
 from traces.documents.comparison import LOOPS, PYTORCH, PYTORCH_GRAPH
 
 #: The strategies that are plain PyTorch.
@@ -54,19 +56,19 @@ def predicted_side(side: Side) -> Forecast:
     """The forecast of one step. Raises SchedcastError if the machine cannot run it."""
     job = side.job
     if isinstance(side.machine, Machine):
-        machine, model = side.machine, CostModel(side.machine, None, dense_precision(job, None))
+        target = Target.of(CostModel(side.machine, None, dense_precision(job, None)))
     else:
-        machine, model = preset_costs(job, side.machine, side.devices, host=side.host)
+        target = preset_target(job, side.machine, side.devices, host=side.host)
 
-    def plan_of(few: int) -> Plan:
-        plan = plan_strategy(side.strategy, {}, job, machine, model, few)
+    def planned(few: int) -> Plan:
+        plan = plan_of(job, side.strategy, target, few=few)
         if side.host_counts:
             plan = _changed(
                 plan, lambda tasks: [replace(t, body=replace(t.body, capturable=False)) if t.body.is_update else t for t in tasks]
             )
         return of_phases(plan, side.phases) if side.phases else plan
 
-    return forecast_of(plan_of, machine, model, EAGER)
+    return forecast_of(planned, target)
 
 
 def _changed(plan: Plan, change: Callable[[Sequence[Task]], Iterable[Task]]) -> Plan:

@@ -5,12 +5,15 @@ from dataclasses import fields, replace
 
 from simulator.engine.costs.efficiencies import DENSE, precision_of_key
 from simulator.engine.costs.model import CostModel
+from simulator.engine.simulation import EAGER
 from simulator.machine.machine import Machine
 from simulator.machine.presets import PYTORCH, load_machine, product_of
 from simulator.machine.this_cpu import ALIAS_LINK
 from simulator.model.job import DEFAULT, Job, product_precision
 from simulator.plan.plan import Plan
-from simulator.predict.forecast import Forecast, forecast_of
+from simulator.predict.forecast import Forecast
+from simulator.predict.planned import forecast_of
+from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from traces.documents.profile import Profile
 from traces.documents.shipped import shipped_profile
@@ -27,7 +30,7 @@ def dense_precision(job: Job, profile: Profile | None) -> str | None:
     return job.precision if job.precision in ("fp32", "tf32") else None
 
 
-def preset_costs(
+def preset_target(
     job: Job,
     name: str,
     devices: int | None = None,
@@ -35,8 +38,9 @@ def preset_costs(
     limit_bytes: float | None = None,
     partitions: int = 1,
     host: str = PYTORCH,
-) -> tuple[Machine, CostModel]:
-    """Return the machine called `name`, as `load_machine` makes it, and its cost model for `job`.
+    mode: str = EAGER,
+) -> Target:
+    """Return the machine called `name`, as `load_machine` makes it, with its costs for `job`.
 
     A shipped profile prices the models that it was calibrated with, in their precision and on one GPU: beyond what it has seen, the table,
     fitted on the kernels of many GPUs, is nearer. Raises SchedcastError for an unknown name.
@@ -48,7 +52,7 @@ def preset_costs(
     else:
         profile = None
     machine = machine.with_memory_limit(limit_bytes)
-    return machine, CostModel(machine, profile, dense_precision(job, profile))
+    return Target(machine, CostModel(machine, profile, dense_precision(job, profile)), mode)
 
 
 def profile_of_preset(name: str, machine: Machine, tf32: bool = False, partitions: int = 1) -> Profile | None:
@@ -69,10 +73,8 @@ def _covers(profile: Profile, job: Job) -> bool:
     )
 
 
-def forecast_elsewhere(
-    text: str, shared: Mapping[str, str], trained: Plan | None, job: Job, machine: Machine, model: CostModel
-) -> Forecast:
-    """Return the forecast on `machine` of the strategy `text`, whose plan `trained` is what trains on this machine.
+def forecast_elsewhere(text: str, shared: Mapping[str, str], trained: Plan | None, job: Job, target: Target) -> Forecast:
+    """Return the forecast on another machine of the strategy `text`, whose plan `trained` is what trains on this machine.
 
     The model is cut where the trained plan cuts it, whatever cuts would balance the other machine, since the cuts decide what is learnt.
     A pipeline that is simulated on one device has its devices there. Raises SchedcastError if the machine cannot run it.
@@ -86,9 +88,11 @@ def forecast_elsewhere(
         changes["on"] = known["on"]
     try:
         options = replace(options, **changes)
-        predicted = forecast_of(lambda few: strategy.plan(job.in_few(few), machine, model, options), machine, model)
+        predicted = forecast_of(lambda few: strategy.plan(job.in_few(few), target.machine, target.costs, options), target)
     except SchedcastError as error:
-        raise SchedcastError(f"--predict-on {machine.name}: {error}", error.code) from error
+        raise SchedcastError(f"--predict-on {target.machine.name}: {error}", error.code) from error
     if not predicted.fits:
-        raise SchedcastError(f"--predict-on {machine.name}: {text} does not fit its memory; choose a smaller batch or another machine")
+        raise SchedcastError(
+            f"--predict-on {target.machine.name}: {text} does not fit its memory; choose a smaller batch or another machine"
+        )
     return predicted

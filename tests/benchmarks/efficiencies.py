@@ -21,7 +21,8 @@ from simulator.engine.costs.efficiencies import EfficiencyRows
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.predict.forecast import forecast_many
+from simulator.predict.answers import answers
+from simulator.predict.target import Target
 from tests.benchmarks.fit_efficiencies import Scored, predict, refit, rms
 from tests.benchmarks.public_ops import BACKWARD, FORWARD, UPDATE, Measured, Op, all_sources, neusight_ops
 from tests.support.shared_data import shared_folder
@@ -102,7 +103,7 @@ def titan_xp_ms() -> dict[str, float]:
     """Predicted step times of the paper's MobileNetV2 by strategy."""
     machine = load_machine("titan-xp")
     job = Job("mobilenet_v2", 32, optimizer="adam", form="for")
-    found = forecast_many(job, [name for name in PAPER_MS if name != "baseline"], {}, machine, CostModel(machine))
+    found = answers(job, [name for name in PAPER_MS if name != "baseline"], Target.of(CostModel(machine))).forecasts
     return {name: 1e3 * forecast.timeline.step_s for name, forecast in found}
 
 

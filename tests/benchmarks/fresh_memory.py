@@ -13,7 +13,8 @@ from simulator.engine.costs.fresh_memory import SHARE, fresh_bytes
 from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
-from simulator.predict.forecast import plan_strategy
+from simulator.predict.planned import plan_of
+from simulator.predict.target import Target
 from tests.benchmarks.unseen import OWN
 
 PAGE, PROCESSES = 4096, 3
@@ -51,7 +52,7 @@ def main() -> None:
     print(f"{'job':28}{'mapped':>9}{'and of the heap':>17}{'page faults, by process':>32}{'share of the peak':>19}   (assumed: {SHARE})")
     for model, batch, size in JOBS:
         job = Job(model, batch, size or None)
-        fresh = fresh_bytes(plan_strategy("pytorch", {}, job, machine, CostModel(machine)))
+        fresh = fresh_bytes(plan_of(job, "pytorch", Target.of(CostModel(machine))))
         mapped, heap = (sum(bytes_) / PAGE for bytes_ in zip(*fresh, strict=True))
         counted = [faults((model, batch, size)) for _ in range(PROCESSES)]
         share = (median(counted) - mapped) / heap * SHARE

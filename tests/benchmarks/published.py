@@ -12,9 +12,10 @@ from typing import Any
 
 from simulator.machine.presets import PYTORCH
 from simulator.model.job import Job
+from simulator.predict.answers import paired_interval
 from simulator.predict.discrepancy import DATA, PublishedSpeedup, PublishedStep, published, speedup_accuracy, step_accuracy
-from simulator.predict.forecast import Forecast, forecast, paired_interval
-from simulator.predict.preset import preset_costs
+from simulator.predict.forecast import Forecast, forecast
+from simulator.predict.preset import preset_target
 from simulator.strategies.registry import family
 from tests.support.jobs import planned
 
@@ -22,8 +23,9 @@ from tests.support.jobs import planned
 def predicted(entry: PublishedStep, host: str = PYTORCH) -> Forecast:
     """The forecast of a published step that `host` issues."""
     job = Job(entry.model, entry.batch, optimizer=entry.optimizer, form=entry.form, precision=entry.precision)
-    machine, model = preset_costs(job, entry.machine, entry.devices, host=host)
-    return forecast(planned(entry.strategy, job, machine, model), machine, model)
+    target = preset_target(job, entry.machine, entry.devices, host=host)
+    machine, model = target.machine, target.costs
+    return forecast(planned(entry.strategy, job, machine, model), target)
 
 
 def pair(entry: PublishedSpeedup) -> tuple[Forecast, Forecast]:

@@ -58,6 +58,7 @@ def main() -> None:
         from simulator.machine.presets import load_machine
         from simulator.model.job import Job
         from simulator.predict.forecast import forecast
+        from simulator.predict.target import Target
 
         for what in ("captured", "from the disk cache"):
             begin_s = time.perf_counter()
@@ -68,7 +69,7 @@ def main() -> None:
         model = CostModel(machine)
         plan = planned("forward-fusion", job, machine, model)
         before_mb = peak_mb()
-        predicted = forecast(plan, machine, model)
+        predicted = forecast(plan, Target(machine, model))
         print(
             f"resnet152 under forward-fusion on h100: {len(predicted.timeline.spans)} tasks simulated in"
             f" {predicted.simulate_wall_s:.2f} s, adding {peak_mb() - before_mb:.0f} MB to a process of {before_mb:.0f} MB"

@@ -22,8 +22,7 @@ from simulator.engine.costs.site import Site, figure
 from simulator.engine.hosts import issue_seconds
 from simulator.engine.simulation import simulate
 from simulator.machine.presets import data
-from simulator.predict.forecast import as_run
-from simulator.predict.scoreboard.predicted import copy_s, plan_of, waits_for_host
+from simulator.predict.scoreboard.predicted import copy_s, plan_of, target_of, waits_for_host
 from simulator.predict.scoreboard.rows import Row
 
 #: The rows of the table whose numbers are fitted on steps.
@@ -93,13 +92,15 @@ class StepOps(NamedTuple):
 
 def step_ops(row: Row) -> StepOps:
     """The work of a row. What the cache holds comes from a simulation with the table as it is."""
-    plan, machine, model = plan_of(row)
-    machine, model, mode = as_run(plan, machine, model, row.mode)
+    preset = target_of(row)
+    plan = plan_of(row, preset)
+    target = preset.running(plan)
+    machine, model = target.machine, target.costs
     device = machine.devices[0]
     memory = machine.memory(device.name)
     site = Site.of_device(replace(device, reached=1.0), replace(memory, reached=1.0), 1.0)
     costs = model.resolve(plan)
-    lasted = {span.task: span.end_s - span.start_s for span in simulate(plan, machine, costs, mode=mode).spans}
+    lasted = {span.task: span.end_s - span.start_s for span in simulate(plan, machine, costs, mode=target.mode).spans}
     counts: Counter[Group] = Counter()
     for task, cost in zip(plan.tasks, costs, strict=True):
         work = task.body.work(task)

@@ -16,7 +16,7 @@ from simulator.engine.costs import efficiencies
 from simulator.machine.presets import load_machine
 from simulator.model.workloads import language_models
 from simulator.predict.forecast import forecast
-from simulator.predict.scoreboard.predicted import Kept, kept_forecasts, plan_of, room, scored
+from simulator.predict.scoreboard.predicted import Kept, kept_forecasts, plan_of, room, scored, target_of
 from simulator.predict.scoreboard.rows import LeftOut, Row, read_folder
 from simulator.predict.search.workers import usual_processes, workers
 from simulator.strategies import registry as strategies
@@ -302,8 +302,9 @@ def sustained_watts(rows: Sequence[Row]) -> dict[str, float]:
     known = efficiencies.table()["gpu"].row("matmul").product.sustained_watts.value
     needed: dict[str, list[float]] = defaultdict(list)
     for row in rows:
-        plan, machine, model = plan_of(row)
-        result = forecast(plan, machine, model)
+        target = target_of(row)
+        plan, machine = plan_of(row, target), target.machine
+        result = forecast(plan, target)
         device = machine.devices[0]
         products_s = sum(
             cost.cold_s

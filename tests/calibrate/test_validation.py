@@ -15,6 +15,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import gpu_machine
 from simulator.model.job import Job
 from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from tests.fake_gpu import FakeGpu, Times
 from tests.support import mlp, norm_models
 from tests.support.gpu_testbeds import SMALL, TIMES, WORKSPACE_BYTES, hard_gpu, measured_profile, open_testbed
@@ -165,7 +166,7 @@ def test_lanes_and_nodes_take_time_of_the_host(mode, figures, measured):
     assert abs(row.error) < 0.02, row.error
     profile.dispatch = profile.dispatch.model_copy(update=dict.fromkeys(figures))
     machine = gpu_machine(profile)
-    without = forecast(outcome.forecasts["turbodl"].plan, machine, CostModel(machine, profile), mode)
+    without = forecast(outcome.forecasts["turbodl"].plan, Target.of(CostModel(machine, profile), mode))
     assert without.timeline.step_s < 0.9 * row.measured_step_s
 
 

@@ -6,7 +6,9 @@ from calibrate.verification import shortlist, worth_measuring
 from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
-from simulator.predict.forecast import forecast, plan_strategy
+from simulator.predict.forecast import forecast
+from simulator.predict.planned import plan_of
+from simulator.predict.target import Target
 from simulator.strategies.registry import family
 from tests.support.places import ROOT
 from tests.support.search_samples import ranked, search_result, verification
@@ -16,7 +18,7 @@ COSTS = CostModel(MACHINE)
 
 
 def forecasts(*texts):
-    return {text: forecast(plan_strategy(text, {}, JOB, MACHINE, COSTS), MACHINE, COSTS) for text in texts}
+    return {text: forecast(plan_of(JOB, text, Target(MACHINE, COSTS)), Target(MACHINE, COSTS)) for text in texts}
 
 
 def test_the_first_plan_of_each_family_that_may_win_comes_first_and_equal_plans_are_one():

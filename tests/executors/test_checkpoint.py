@@ -14,6 +14,7 @@ from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
 from simulator.plan.task import AGAIN
 from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from tests.support import block_models, staged_models
 from tests.support.jobs import planned
 from tests.support.same_numbers import largest_error
@@ -55,7 +56,7 @@ def test_the_executor_holds_as_much_as_predicted():
         job = Job(model, 1 << 11, checkpoint=checkpoint)
         plan = planned("baseline", job, machine)
         measured[checkpoint] = max(backend.peak_bytes(plan, job_tensors(job, job.build(), job.graph())).values())
-        predicted[checkpoint] = max(device.peak_bytes for device in forecast(plan, machine, CostModel(machine)).timeline.devices)
+        predicted[checkpoint] = max(device.peak_bytes for device in forecast(plan, Target.of(CostModel(machine))).timeline.devices)
     assert measured["full"] < measured["selective"] < measured["none"]
     assert measured == pytest.approx(predicted, rel=0.1)
 

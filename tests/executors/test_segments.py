@@ -13,7 +13,8 @@ from executors.trainer import Trainer
 from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
-from simulator.predict.forecast import plan_strategy
+from simulator.predict.planned import plan_of
+from simulator.predict.target import Target
 from simulator.strategies.pipeline.staleness import staleness
 from tests.support import staged_models
 
@@ -32,7 +33,7 @@ def job():
 @pytest.fixture
 def plan(job, machine):
     """Five iterations with stale weights, and then three plain ones."""
-    return plan_strategy("hybrid-pipeline:iterations=8,pipelined=0.6", {}, job, machine, CostModel(machine))
+    return plan_of(job, "hybrid-pipeline:iterations=8,pipelined=0.6", Target.of(CostModel(machine)))
 
 
 def trained_plainly(plan, job, built, backend, steps):

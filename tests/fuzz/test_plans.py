@@ -15,6 +15,7 @@ from simulator.plan.editor.editor import ScheduleEditor
 from simulator.plan.editor.order import Order
 from simulator.plan.text import outline
 from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from tests.support.fuzzing import damaged, damaged_text, fuzzed, sound
 from tests.support.jobs import planned
 from tests.support.small_plans import copied, forward_fused, machine
@@ -31,7 +32,7 @@ def use(plan) -> None:
     for segment in plan.segments:  # the engine simulates each by itself
         alone = replace(plan, segments=(segment,))
         alone.validate(toy)
-        forecast(alone, toy, CostModel(toy))
+        forecast(alone, Target.of(CostModel(toy)))
     outline(plan)
     assert plan_json.load(json.loads(json.dumps(plan_json.dump(plan)))) == plan
 
@@ -68,7 +69,7 @@ def test_a_damaged_graph_in_the_cache_is_used_or_captured_again(tmp_path, monkey
                 job = Job("lenet5", 2)
                 monkeypatch.setattr(Job, "graph", lambda *_, **__: graph)
                 try:
-                    forecast(planned("baseline", job, target), target, CostModel(target))
+                    forecast(planned("baseline", job, target), Target.of(CostModel(target)))
                 finally:
                     monkeypatch.undo()
                     monkeypatch.setenv("SCHEDCAST_CACHE", str(tmp_path))

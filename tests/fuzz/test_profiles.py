@@ -15,7 +15,8 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import THIS_CPU
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
-from simulator.predict.forecast import plan_strategy
+from simulator.predict.planned import plan_of
+from simulator.predict.target import Target
 from tests.support.fuzzing import damaged, damaged_bytes, fuzzed, mostly, sound
 from traces.documents.profile import Contention, Dispatch, Interference, KeyCost, Profile, Stats, Transfer
 from traces.documents.profile_files import default_path
@@ -36,7 +37,7 @@ def job():
 def sample(job):
     """The profile of this machine: half of the keys of a plan, and all other figures that calibration measures."""
     machine = this_cpu(devices=2)
-    plan = plan_strategy("data-parallel", {}, job, machine, CostModel(machine))
+    plan = plan_of(job, "data-parallel", Target.of(CostModel(machine)))
     stats = Stats(2e-5, 2.1e-5, 1.9e-5, 2.2e-5, 12)
     keys = list(plan.keys(machine))
     profile = Profile(

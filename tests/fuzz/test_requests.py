@@ -9,6 +9,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from tests.support.fuzzing import fuzzed, mostly, sound
 from tests.support.jobs import planned
@@ -31,7 +32,7 @@ def test_options_are_used_or_refused():
     @given(requests())
     def check(text):
         with sound("options of a plan", text):
-            forecast(planned(text, job, target), target, CostModel(target))
+            forecast(planned(text, job, target), Target.of(CostModel(target)))
 
     check()
 
@@ -156,6 +157,6 @@ def test_a_factory_is_predicted_or_refused(tmp_path, monkeypatch):
         path.write_text(textwrap.dedent(CODE).replace("LAYERS", ", ".join(layers)).replace("RESULT", result))
         with sound("factory", model):
             strategy, options = strategies.parse(strategy)
-            forecast(strategy.plan(Job(f"{path}:make", 4), target, None, options), target, CostModel(target))
+            forecast(strategy.plan(Job(f"{path}:make", 4), target, None, options), Target.of(CostModel(target)))
 
     check()

@@ -13,6 +13,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import gpu_machine, load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from tests.support.page_samples import prediction, result, skipped, two_lanes, validation
 from tests.support.sample_runs import comparisons
 from tests.support.sample_trainings import evaluated
@@ -108,8 +109,8 @@ def use_profile(path: Path) -> None:
     plan = forward_fused()
     machine = gpu_machine(profile) if profile.identity.kind == "gpu" else this_cpu(profile, 2)
     json.dumps({name: [device.sms, dict(device.peak_flops)] for name, device in ((d.name, d) for d in machine.devices)}, allow_nan=False)
-    forecast(plan, gpu_machine(profile), CostModel(gpu_machine(profile), profile))
-    forecast(plan, load_machine("h100", profile), CostModel(load_machine("h100", profile), profile))
+    forecast(plan, Target(gpu_machine(profile), CostModel(gpu_machine(profile), profile)))
+    forecast(plan, Target(load_machine("h100", profile), CostModel(load_machine("h100", profile), profile)))
     profile.matches(GPU)
 
 

@@ -11,7 +11,7 @@ from tests.support.search_samples import of_a_language_model, search_result
 from traces.documents.comparison import Change, MemoryNeed, Prediction, Shares
 from traces.documents.predictions import Normal
 from traces.errors import Code, Refusal, SchedcastError
-from ui.service.jobs import Choices, Figure, Forecast, MachineFacts, Searched
+from ui.service.jobs import Answer, Choices, Figure, MachineFacts, Searched
 
 TOO_LARGE = 4096
 
@@ -87,5 +87,5 @@ def predict_many(request):
             shares=Shares(measured=0.0, fitted=0.0, guessed=1.0),
             critical_path=timeline.critical_path,
         )
-        answers[text] = Forecast(prediction, timeline, text=text)
+        answers[text] = Answer(prediction, timeline, text=text)
     return answers

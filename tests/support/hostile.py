@@ -12,7 +12,7 @@ from traces.documents.timeline import CriticalSpan, Span, Timeline
 from traces.errors import Code, Refusal
 from ui.present import trainings_page as training_report
 from ui.present.report import write_report
-from ui.service.jobs import Choices, Figure, Forecast, MachineFacts
+from ui.service.jobs import Answer, Choices, Figure, MachineFacts
 
 #: The host that no page may ask for anything.
 HOST = "evil.example"
@@ -72,7 +72,7 @@ def speed(request, strategy: str, measured_s: float | None) -> Normal:
     return Normal(step_s=0.003, interval_s=(0.002, 0.004), measured_s=measured_s, near=(near,))
 
 
-def predict_many(request) -> dict[str, Forecast | Refusal]:
+def predict_many(request) -> dict[str, Answer | Refusal]:
     """A forecast and a refusal with hostile names."""
     drawn = timeline()
     predicted = Prediction(
@@ -80,4 +80,4 @@ def predict_many(request) -> dict[str, Forecast | Refusal]:
         speedup=1.0, devices=drawn.devices, fits=True, exposed_transfer_s=0.0, bubble_share=0.0, tasks=3, simulate_wall_s=0.01,
         shares={"measured": 1.0, "fitted": 0.0, "guessed": 0.0}, critical_path=drawn.critical_path,
     )  # fmt: skip
-    return {NAME: Forecast(predicted, drawn, (NAME,)), f"{NAME} refused": Refusal(Code.NAME, NAME)}
+    return {NAME: Answer(predicted, drawn, (NAME,)), f"{NAME} refused": Refusal(Code.NAME, NAME)}

@@ -12,7 +12,9 @@ from executors.cpu.backend import CpuBackend
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.predict.forecast import forecast, plan_strategy
+from simulator.predict.forecast import forecast
+from simulator.predict.planned import plan_of
+from simulator.predict.target import Target
 from tests.zoo.models import ENTRIES, Entry
 from traces.errors import SchedcastError
 
@@ -48,7 +50,7 @@ def try_model(entry: Entry, folder: Path):
         yield row
         machine = load_machine("h100")
         for strategy in STRATEGIES:
-            predicted = forecast(plan_strategy(strategy, {}, job, machine, CostModel(machine)), machine, CostModel(machine))
+            predicted = forecast(plan_of(job, strategy, Target.of(CostModel(machine))), Target.of(CostModel(machine)))
             row.h100_s = row.h100_s or predicted.timeline.step_s
         yield row
         row.numbers = _numbers(job)
@@ -72,7 +74,7 @@ def _numbers(job: Job) -> str:
     machine = load_machine("this-cpu")
     built, backend = job.build(), CpuBackend(machine)
     expected = Expected.of(job, built)
-    results = [compare(job, built, plan_strategy(text, {}, job, machine, CostModel(machine)), backend, expected) for text in STRATEGIES]
+    results = [compare(job, built, plan_of(job, text, Target.of(CostModel(machine))), backend, expected) for text in STRATEGIES]
     if not expected.finite:
         return "not finite with plain PyTorch either"
     if all(result.equal(job.precision) for result in results):

@@ -92,8 +92,8 @@ class Prediction(Document):
     explains `step_s` − `baseline_step_s`, and is exact in its sum. `memories` compares what each memory must hold with its size. If the
     plan does not fit, `largest_batch` is the largest batch that is predicted to fit: None if none does, or if none was sought
     (`batch_sought`). `would_fit`: other changes by which it is predicted to fit, if any were tried (`changes_sought`). `at_limit`: the
-    strategies, this one's or those that it is compared with, that fit with so little memory left that their step time is not known
-    (`MemoryNeed.at_limit`).
+    strategies, this one's or those that it is compared with, that do not fit, or with so little memory left that their step time is not
+    known (`MemoryNeed.at_limit`): no verdict compares them.
 
     `pytorch_step_s` is the predicted step time of plain PyTorch, the user's own loop; `against_pytorch` is that over `step_s`.
     `settled` is False if the schedule neither repeats itself nor has the same mean in longer runs, so that `step_s` is but an estimate.
@@ -181,7 +181,7 @@ class Prediction(Document):
     @property
     def is_at_limit(self) -> bool:
         """Whether the plan fits with so little memory left that its step time is not known."""
-        return self.strategy in self.at_limit
+        return self.fits and self.strategy in self.at_limit
 
     def _gain(self, factor: float | None, interval: tuple[float, float] | None, other: str) -> Gain | None:
         if factor is None:

@@ -13,8 +13,7 @@ import torch
 from rich.console import Console
 
 from calibrate.placement import Placement, check_names
-from calibrate.profiles import costs_for
-from simulator.engine.costs.model import CostModel
+from calibrate.profiles import target_for
 from simulator.machine.presets import THIS_CPU, THIS_GPU, device_count
 from simulator.machine.scaled import ABOUT, scale_of
 from simulator.model.built import float_type, tensors_of
@@ -23,9 +22,9 @@ from simulator.model.job import Job
 from simulator.model.live import live_factory, undisturbed
 from simulator.model.tokens import tokens_of
 from simulator.model.usual_batch import usual_batch
-from simulator.predict.forecast import Forecast, forecast_many, prediction, references
-from simulator.predict.largest_batch import with_fitting, with_fitting_words
+from simulator.predict.answers import Answers, answers
 from simulator.predict.normal import normal
+from simulator.predict.target import Target, references
 from traces import units
 from traces.arguments import typed
 from traces.documents.comparison import PARALLEL_LOOPS, PYTORCH, Prediction
@@ -36,7 +35,7 @@ from ui.api.shown import Shown
 from ui.api.timelines import ShownTimeline
 from ui.commands.predicting import print_normal
 from ui.present.labels import strategy_name
-from ui.present.predictions import fit_words, memory_words, place, prediction_document, predictions_document
+from ui.present.predictions import answers_document, fit_words, memory_words, place
 from ui.present.sentences import no_verdict_words, prediction_words
 from ui.present.tables import Grid, prediction_label, prediction_table
 from ui.request import JobRequest, optimizer_and_form
@@ -90,7 +89,7 @@ class Predicted(Shown):
     """The predicted step of a job: of plain PyTorch, or of a strategy, beside what else was asked.
 
     `job`, `machine` (its name, or the file of a profile) and `placement` say what was predicted; `chosen` is the strategy that the figures
-    are of. `answers`: a forecast, or why there is none, by the text of each strategy.
+    are of. `answers`: the forecasts of all strategies that were asked for.
     """
 
     job: Job
@@ -98,8 +97,7 @@ class Predicted(Shown):
     placement: Placement
     chosen: str
     asked: tuple[str, ...]
-    answers: Mapping[str, Forecast | Refusal] = field(compare=False)
-    costs: CostModel = field(compare=False)
+    answers: Answers = field(compare=False)
     owner: Any = field(default=None, compare=False)  # the factory of a live module, which lives as long as an answer about it
 
     @property
@@ -125,34 +123,33 @@ class Predicted(Shown):
     @cached_property
     def prediction(self) -> Prediction:
         """The document of the chosen strategy. Raises SchedcastError if it has no prediction."""
-        return self._document(required(self.refusals.get(self.chosen, self.answers[self.chosen])), self.chosen)
+        return self._document(self.chosen) if self.chosen in self.answers.known else required(self.refusals[self.chosen])
 
     @cached_property
     def refusals(self) -> Mapping[str, Refusal]:
         """Why the rest of what was asked could not be predicted, with what fits if the job is too large, by the text of the strategy."""
         with around(self.job):
-            return {
-                text: with_fitting_words(own, self.job, text, {}, self.costs, self.placement.mode)
-                for text in self.asked
-                if isinstance(own := self.answers[text], Refusal)
-            }
+            refusals = {text: self.answers.refusal(text) for text in self.asked}
+        return {text: own for text, own in refusals.items() if own is not None}
 
     @cached_property
     def predictions(self) -> Mapping[str, Prediction]:
         """The documents of all that was asked and could be predicted, by the text of the strategy."""
-        known = {text: self.answers[text] for text in self.asked}
-        return {text: self._document(own, text) for text, own in known.items() if isinstance(own, Forecast)}
+        return {text: self._document(text) for text in self.asked if text in self.answers.known}
 
-    def _document(self, forecast: Forecast, text: str) -> Prediction:
-        base, plain = (own if isinstance(own, Forecast) else None for own in (self.answers.get("baseline"), self.answers.get(PYTORCH)))
-        document = prediction(forecast, base, self.costs.shown_precision(self.job.precision), plain)
+    def _document(self, text: str) -> Prediction:
         with around(self.job):
-            return with_fitting(document, self.job, text, {}, forecast, self.costs)
+            return self.answers.fitted(text)
+
+    @property
+    def target(self) -> Target:
+        """The machine that was predicted for, with its costs."""
+        return self.answers.target
 
     @property
     def slowest_layers(self) -> list[tuple[str, float]]:
         """(layer, seconds of its forward, backward and updates in a step), the slowest first."""
-        timeline = required(self.answers[self.chosen]).timeline
+        timeline = self.answers.forecast(self.chosen).timeline
         start, end = timeline.window_s
         seconds: dict[str, float] = defaultdict(float)
         for span in timeline.window():
@@ -194,14 +191,14 @@ class Predicted(Shown):
         """
         if measured_s is not None and not measured_s > 0:
             raise SchedcastError(f"normal(measured_s={measured_s}); expected seconds above 0")
-        return Speed(normal(self.job, required(self.answers[self.chosen]), measured_s))
+        return Speed(normal(self.job, self.answers.forecast(self.chosen), measured_s))
 
     def largest_batch(self) -> int | None:
         """The largest batch that fits in memory; None if none does. Other batches are captured, which takes seconds each."""
         step = self
         while step.fits:
             larger = step.what_if(batch=2 * step.job.batch)
-            if isinstance(larger.answers[self.chosen], Refusal):
+            if self.chosen not in larger.answers.known:
                 break
             step = larger
         return step.prediction.largest_batch if not step.fits else step.job.batch
@@ -224,7 +221,7 @@ class Predicted(Shown):
         steps = round(total * epochs / self.job.batch)
         hours = steps * self.step_s / 3600
         bounds = None if self.interval_s is None else (steps * self.interval_s[0] / 3600, steps * self.interval_s[1] / 3600)
-        given = self.costs.machine.for_devices(device.name for device in self.prediction.devices).devices
+        given = self.target.machine.for_devices(device.name for device in self.prediction.devices).devices
         used = len(given) - self.prediction.unused_devices  # one device may stand for all of them
         return Cost(hours, bounds, None if price is None else price * hours * used, steps)
 
@@ -238,17 +235,15 @@ class Predicted(Shown):
     def timeline(self, strategy: str | None = None) -> ShownTimeline:
         """The timeline of a step of the chosen strategy, or of another that was asked; a notebook draws it."""
         text = self.chosen if strategy is None else strategy
-        own = self.answers.get(text) or self.compare(text).answers[text]
-        timeline: Timeline = required(own).timeline
+        own = self.answers if text in self.answers.forecasts else self.compare(text).answers
+        timeline: Timeline = own.forecast(text).timeline
         return ShownTimeline(replace(timeline, kind=f"{strategy_name(text)}, predicted"))
 
     def json(self) -> dict[str, Any]:
         """See `Shown`. Several predictions are one document, as `schedcast predict --json` prints them."""
-        where = place(self.job.model.removeprefix(LIVE), self.job.batch, self.costs.machine.name)
-        if len(self.asked) == 1:
-            return prediction_document(where, self.prediction)
-        rows = [where | each.document() for each in self.predictions.values()]
-        return predictions_document(rows, [where | {"strategy": text, "why": own.words} for text, own in self.refusals.items()])
+        where = place(self.job.model.removeprefix(LIVE), self.job.batch, self.target.machine.name)
+        told: dict[str, Prediction | Refusal] = {**self.predictions, **self.refusals}
+        return answers_document([(where, text, own) for text, own in told.items()], one=len(self.asked) == 1)
 
     def frame(self) -> Any:
         """The table as a pandas DataFrame, a row per strategy: the numbers of the documents, in seconds and bytes."""
@@ -264,10 +259,10 @@ class Predicted(Shown):
         def line(text: str, style: str = "") -> None:
             console.print(text, style=style, highlight=False, markup=False)
 
-        here = measured_here(self.costs)
+        here = measured_here(self.target.costs)
         own = self.prediction
         of = "" if self.chosen == PYTORCH else f", {prediction_label(own)}"
-        where = f"{self.job.model.removeprefix(LIVE)}, batch {self.job.batch}, on {self.costs.machine.name}{of}"
+        where = f"{self.job.model.removeprefix(LIVE)}, batch {self.job.batch}, on {self.target.machine.name}{of}"
         bounds = f" ({units.interval(own.interval_s)})" if own.interval_s else ""
         line(f"{where}: {units.duration(own.step_s)}{bounds}, {memory_words(own)}", "bold" if own.fits else "bold red")
         for words in (*no_verdict_words([own.measured_share], here), *fit_words(own)):
@@ -324,15 +319,15 @@ def predict(
 def _predicted(job: Job, machine: str, placement: Placement, chosen: str, asked: tuple[str, ...], owner: Any) -> Predicted:
     profile = Path(machine) if machine.endswith(".json") else None
     with around(job):
-        target, model = costs_for(job, profile, None if profile else machine, placement)
+        target = target_for(job, profile, None if profile else machine, placement)
         asked = tuple(dict.fromkeys([PYTORCH, *asked, chosen]))
         if len(asked) > 1:  # a comparison has all loops that a user may run
-            asked = tuple(dict.fromkeys([PYTORCH, *(text for text in references(target) if text in PARALLEL_LOOPS), *asked]))
-        answers = dict(forecast_many(job, asked, {}, target, model, placement.mode))
-    if chosen == PYTORCH and isinstance(answers[PYTORCH], Refusal):  # the answer says why; our executor's own loop is the nearest
+            asked = tuple(dict.fromkeys([PYTORCH, *(text for text in references(target.machine) if text in PARALLEL_LOOPS), *asked]))
+        own = answers(job, asked, target)
+    if chosen == PYTORCH and PYTORCH not in own.known:  # the answer says why; our executor's own loop is the nearest
         chosen, asked = "baseline", tuple(dict.fromkeys([*asked, "baseline"]))
-    required(answers[chosen])
-    return Predicted(job, machine, placement, chosen, asked, answers, model, owner)
+    own.forecast(chosen)
+    return Predicted(job, machine, placement, chosen, asked, own, owner)
 
 
 def _job_fields(given: Mapping[str, Any], door: str, others: Sequence[str]) -> dict[str, Any]:

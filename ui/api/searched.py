@@ -47,9 +47,9 @@ class Searched(Shown):
 
 def search(predicted: Predicted, strategies: Sequence[str], processes: int | None) -> Searched:
     """Search among `strategies` (none: all) for the job of a prediction. See `schedcast.search`."""
-    machine, mode = predicted.costs.machine, predicted.placement.mode
-    job = predicted.job.on(machine.devices[0].kind)
+    target = predicted.target
+    job = predicted.job.on(target.machine.devices[0].kind)
     with around(job):
-        names = candidates(job, machine, strategies)
+        names = candidates(job, target.machine, strategies)
         with progress(f"searching {job.label}") as report:
-            return Searched(ranked(Setup(job, machine, predicted.costs, mode, {}), names, report, processes).result)
+            return Searched(ranked(Setup(job, target), names, report, processes).result)

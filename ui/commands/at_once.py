@@ -2,20 +2,20 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrate.placement import Placement
 from calibrate.profiles import open_profile
-from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import THIS_CPU
 from simulator.machine.scaled import AS_IT_IS
 from simulator.model.job import Job
-from simulator.predict.forecast import Forecast, least_measured
+from simulator.predict.answers import Answers, least_measured
+from simulator.predict.forecast import Forecast
 from traces.documents.comparison import BASELINE, PYTORCH
 from traces.documents.verdict import is_judged
-from traces.errors import Refusal, SchedcastError
+from traces.errors import SchedcastError
 from traces.files import check_writable
 from traces.units import rough_time
 from ui.service import jobs as shared_jobs
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 #: an estimate from extrapolated costs may be far too short. What was saved until then counts.
 AT_ONCE_S, MOST_S = 25.0, 35.0
 
-#: By job and strategy: the forecasts of a prediction, or why there is none.
-Forecasts = Mapping[Job, Mapping[str, Forecast | Refusal]]
-#: The forecasts among them.
+#: Forecasts by job and strategy.
 Known = Mapping[Job, Mapping[str, Forecast]]
 
 
@@ -37,23 +35,19 @@ class TimeIsUpError(Exception):
     """Measuring has taken MOST_S."""
 
 
-def measured_at_once(
-    forecasts: Forecasts, model: CostModel, profile: Path | None, placement: Placement, wanted: bool | None, quiet: bool
-) -> bool:
-    """Measure the missing costs of `forecasts` if they are about this CPU, and return whether the profile has more costs now.
+def measured_at_once(answers: Sequence[Answers], profile: Path | None, placement: Placement, wanted: bool | None, quiet: bool) -> bool:
+    """Measure the missing costs of answers about one target if that is this CPU, and return whether the profile has more costs now.
 
     `wanted`: measure whatever it takes, or never; None: only if the profile has measured too little for a verdict, and if measuring takes
     less than AT_ONCE_S. `quiet`: no progress bar. Raises SchedcastError if it is wanted for another machine.
     """
     if wanted is False:
         return False
-    if why := _why_not(model, profile, placement):
+    if why := _why_not(answers[0], profile, placement):
         if wanted:
             raise SchedcastError(f"--calibrate measures this machine's CPU, and {why}; leave out --calibrate")
         return False
-    known: Known | None = {
-        job: {text: f for text, f in own.items() if isinstance(f, Forecast) and f.fits} for job, own in forecasts.items()
-    }
+    known: Known | None = {own.job: {text: f for text, f in own.known.items() if f.fits} for own in answers}
     if wanted is None:
         share = least_measured([f for own in known.values() for f in own.values()])
         if is_judged(share):
@@ -64,8 +58,9 @@ def measured_at_once(
     return _measure(known, profile, placement, MOST_S if wanted is None else None, quiet)
 
 
-def _why_not(model: CostModel, profile: Path | None, placement: Placement) -> str:
-    """Why the costs of `model` cannot be measured here; empty if they can."""
+def _why_not(answers: Answers, profile: Path | None, placement: Placement) -> str:
+    """Why the costs behind answers cannot be measured here; empty if they can."""
+    model = answers.target.costs
     if placement.ranks is not None:
         return "this prediction is about several processes"
     if placement.scale != AS_IT_IS:

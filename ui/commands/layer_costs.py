@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calibrate.placement import Placement
-from calibrate.profiles import costs_for
+from calibrate.profiles import target_for
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.strategies.sharding.configuration import DIMENSIONS, Configuration
@@ -37,7 +37,8 @@ def deepa_cost(
         raise SchedcastError(f"--set {settings[0]}: no strategy is planned here; leave it out")
     configurations = [Configuration.parse(text) for text in configs]
     given = Configuration.parse(input_config) if input_config is not None else None
-    machine, model = costs_for(job, profile, machine_name, placement)
+    target = target_for(job, profile, machine_name, placement)
+    machine, model = target.machine, target.costs
     network = Network(job.graph())
     number = layer_called(network, layer)
     rows = layer_costs(network, machine, model, number, configurations, given)

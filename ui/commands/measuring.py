@@ -26,6 +26,7 @@ from simulator.model.job import Job
 from simulator.model.usual_batch import source_file
 from simulator.plan.json import dump
 from simulator.predict.search.setup import measured_job
+from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import PYTORCH, Validation
 from traces.documents.measured_step import steps_of
@@ -121,7 +122,7 @@ def calibrate(
     machine = testbed.machine(profile)
     jobs.caution_precision([machine], job.precision)
     labels = dict.fromkeys([PYTORCH, *chosen])
-    forecasts, refused = plan_all(job, labels, shared, machine, CostModel(machine, profile), mode)
+    forecasts, refused = plan_all(job, labels, shared, Target(machine, CostModel(machine, profile), mode))
     if not forecasts:
         raise next(iter(refused.values())).error
     for label, refusal in refused.items():

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from calibrate.placement import Placement
-from calibrate.profiles import costs_for
+from calibrate.profiles import target_for
 from simulator.machine.presets import THIS_CPU, THIS_GPU, product_of
-from simulator.predict.scoreboard.predicted import Target, outcomes
+from simulator.predict.scoreboard.predicted import outcomes
 from simulator.predict.scoreboard.rows import Row, read_folder, sampled
 from simulator.predict.scoreboard.scores import peer_scores, scoreboard
 from simulator.predict.search.workers import usual_processes, workers
+from simulator.predict.target import Target
 from traces.documents.profile import Profile, slug
 from traces.documents.scoreboard import Scoreboard, ScoredStep
 from traces.errors import SchedcastError
@@ -73,7 +74,8 @@ def scored(
 def _target(row: Row, profile: Path | None, product: str) -> Target | None:
     """This machine's costs, or those of a profile, for rows that were measured on it; None for those of the row's preset."""
     if profile is not None and slug(product_of(row.machine)) == slug(product):
-        return costs_for(row.job, profile, None)
+        return target_for(row.job, profile, None, Placement(mode=row.mode))
     if row.machine in (THIS_CPU, THIS_GPU):
-        return costs_for(row.job, None, row.machine, Placement(device="cpu" if row.machine == THIS_CPU else "cuda"))
+        placement = Placement("cpu" if row.machine == THIS_CPU else "cuda", mode=row.mode)
+        return target_for(row.job, None, row.machine, placement)
     return None

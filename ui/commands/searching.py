@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from calibrate.placement import Placement
+from calibrate.profiles import target_for
 from calibrate.rounds import QUICK_ROUNDS, ROUNDS
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import THIS_CPU, THIS_GPU
@@ -18,7 +19,7 @@ from simulator.strategies import registry as strategies
 from traces.documents.search_result import SearchResult
 from traces.errors import SchedcastError
 from traces.outputs import check_outputs
-from ui.commands import job_options, predicting
+from ui.commands import job_options
 from ui.commands.output import print_then_write
 from ui.present import searches
 from ui.present.machines import partition_words, unmeasured_words
@@ -58,7 +59,8 @@ def search_plans(
     for text in texts:
         strategies.require_executed(strategies.parse(text, shared)[0])
     check_outputs({"--out": out}, job_options.inputs(job.model, profile))
-    machine, model = predicting.target(job, profile, machine_name, placement)
+    target = target_for(job, profile, machine_name, placement)
+    machine, model = target.machine, target.costs
     job = job.on(machine.devices[0].kind)
     if verify is not None:
         _check_here(model, profile, placement)
@@ -70,7 +72,7 @@ def search_plans(
         raise SchedcastError(f"--verify {verify}: there are {len(names)} candidates; choose at most that many, such as 3")
     shared_jobs.caution(model, profile)
     shared_jobs.caution_precision([machine], model.shown_precision(job.precision))
-    setup = Setup(job, machine, model, placement.mode, shared)
+    setup = Setup(job, target, shared)
     with shared_jobs.progress(f"searching {job.label}", as_json) as progress:
         ranking = shared_jobs.ranked(setup, names, progress, processes, cluster)
     result, right = ranking.result, True

@@ -10,15 +10,17 @@ import typer
 
 from calibrate.placement import Placement
 from calibrate.planned import leaves_room_for_a_check, plan_all, require_memory_together
-from calibrate.profiles import costs_for, warn_if_foreign
+from calibrate.profiles import target_for, warn_if_foreign
 from calibrate.testbed import Testbed
 from calibrate.testbeds import monitor_of, testbed_for
 from calibrate.training import Repeated, check_evaluable, finite
 from executors.run import WARM_UP
 from simulator.engine.costs.model import CostModel
 from simulator.model.job import Job
-from simulator.predict.forecast import Forecast, forecast, plan_strategy
+from simulator.predict.forecast import Forecast, forecast
+from simulator.predict.planned import plan_of
 from simulator.predict.preset import forecast_elsewhere
+from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import PYTORCH
 from traces.documents.profile import Profile
@@ -171,7 +173,7 @@ def _planned(
 ) -> dict[str, Forecast]:
     """Forecasts of all strategies to train by, in order. Raises SchedcastError if one cannot run."""
     machine = testbed.machine(profile)
-    forecasts, refused = plan_all(job, chosen, shared, machine, CostModel(machine, profile), mode)
+    forecasts, refused = plan_all(job, chosen, shared, Target(machine, CostModel(machine, profile), mode))
     if refused:
         raise next(iter(refused.values())).error
     return forecasts
@@ -201,15 +203,14 @@ def _predicted(
     if predict_on is None and profile is None:
         return Seconds()
     if predict_on is not None:
-        machine, model = costs_for(job, None, predict_on)
-        by_curve = {text: forecast_elsewhere(text, shared, f.plan, job, machine, model) for text, f in forecasts.items()}
+        target = target_for(job, None, predict_on)
+        by_curve = {text: forecast_elsewhere(text, shared, f.plan, job, target) for text, f in forecasts.items()}
     else:
-        machine = next(iter(forecasts.values())).machine
-        model = CostModel(machine, profile)
+        target = Target.of(CostModel(next(iter(forecasts.values())).machine, profile), mode)
         by_curve = dict(forecasts)
     if autograd:
         try:
-            by_curve[AUTOGRAD] = forecast(plan_strategy(PYTORCH, {}, job, machine, model), machine, model, mode)
+            by_curve[AUTOGRAD] = forecast(plan_of(job, PYTORCH, target), target)
         except SchedcastError as error:
             logging.getLogger("schedcast").warning(str(error))
     return Seconds(predict_on or "this machine", by_curve)

@@ -9,6 +9,7 @@ from simulator.machine.presets import card_of
 from traces import units
 from traces.documents.comparison import BASELINE, Prediction
 from traces.documents.predictions import Normal, Predictions
+from traces.errors import Refusal
 from ui.present.tables import COMMUNICATION, SPARE, Grid, folded_prediction, prediction_label, prediction_rows
 
 
@@ -136,9 +137,16 @@ def near_table(document: Normal) -> Grid:
     return Grid(near_cells(document), ("published step", "schedule", "source"), ("source", "schedule"))
 
 
-def predictions_document(predicted: Sequence[Mapping[str, Any]], refused: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The JSON document of several predictions, and of the strategies that were refused. `place` names the combination of each."""
-    return {"schema": Predictions.schema_name, "predictions": list(predicted), "refused": list(refused)}
+def answers_document(answers: Sequence[tuple[Mapping[str, Any], str, Prediction | Refusal]], one: bool) -> dict[str, Any]:
+    """The JSON document of the only prediction, if it is `one`, or that of several and of what was refused.
+
+    `answers`: the `place` of each, the strategy as it was asked for, and its prediction or why there is none.
+    """
+    documents = [prediction_document(where, own) for where, _, own in answers if isinstance(own, Prediction)]
+    if one:
+        return documents[-1]
+    refused = [{**where, "strategy": text, "why": own.words} for where, text, own in answers if isinstance(own, Refusal)]
+    return {"schema": Predictions.schema_name, "predictions": documents, "refused": refused}
 
 
 def place(model: str, batch: int, machine: str) -> dict[str, Any]:

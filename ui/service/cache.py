@@ -3,34 +3,31 @@
 Everything is kept under what it depends on, with the times when the files behind it were last changed.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from calibrate.placement import Placement
-from calibrate.profiles import costs_for
-from simulator.engine.costs.model import CostModel
+from calibrate.profiles import target_for
 from simulator.engine.costs.scaled import scaled_costs
-from simulator.machine.machine import Machine
 from simulator.machine.scaled import AS_IT_IS
 from simulator.model.job import Job
 from simulator.model.usual_batch import source_file
 from simulator.model.workloads import registry as workloads
 from simulator.plan.editor.editor import ScheduleEditor
 from simulator.plan.editor.order import Order
-from simulator.predict import forecast as simulated
+from simulator.predict.answers import Answers
+from simulator.predict.forecast import Forecast, forecast
+from simulator.predict.planned import answer, plan_of
+from simulator.predict.target import Target
+from traces.documents.comparison import BASELINE, PYTORCH
 from traces.documents.profile_files import list_profiles
 from traces.errors import Refusal, SchedcastError, UnknownNameError, required
 from ui.request import JobRequest, check_steered, start_models, stored_profiles
 
 #: Largest image size (of a recurrent model: sequence length) and batch that the app predicts. The command line takes any.
 LARGEST_SIZE, LARGEST_BATCH = 32_768, 1_000_000
-
-
-def check_mode(machine: Machine, mode: str) -> None:
-    """Raise SchedcastError if CUDA graphs are asked of a CPU."""
-    if mode == "graph" and machine.devices[0].kind == "cpu":
-        raise SchedcastError(f"--mode graph needs CUDA; machine {machine.name} is a CPU; use --mode eager or a GPU's machine")
 
 
 def job_of(request: JobRequest) -> Job:
@@ -62,18 +59,16 @@ def stamp_now() -> tuple[tuple[str, int], ...]:
 
 
 @lru_cache(maxsize=24)
-def target_of(model: str, precision: str, name: str, placement: Placement, stamp: tuple) -> tuple[Machine, CostModel]:
+def target_of(model: str, precision: str, name: str, placement: Placement, stamp: tuple) -> Target:
     """The machine and its costs, which depend on nothing but the arguments. `stamp` is that of `stamp_now`.
 
     A scaled machine has the costs of the machine as it is, which are kept, scaled.
     """
     if placement.scale != AS_IT_IS:
-        costs = scaled_costs(target_of(model, precision, name, replace(placement, scale=AS_IT_IS), stamp)[1], placement.scale)
-        return costs.machine, costs
+        plain = target_of(model, precision, name, replace(placement, scale=AS_IT_IS), stamp)
+        return Target.of(scaled_costs(plain.costs, placement.scale), placement.mode)
     profile = stored_profiles().get(name)
-    machine, costs = costs_for(Job(model, 1, precision=precision), profile, None if profile else name, placement)
-    check_mode(machine, placement.mode)
-    return machine, costs
+    return target_for(Job(model, 1, precision=precision), profile, None if profile else name, placement)
 
 
 class Asked(NamedTuple):
@@ -88,7 +83,7 @@ class Asked(NamedTuple):
     stamp: tuple
 
     @property
-    def target(self) -> tuple[Machine, CostModel]:
+    def target(self) -> Target:
         """The machine and its costs."""
         return target_of(self.job.model, self.job.precision, self.machine, self.placement, self.stamp)
 
@@ -100,9 +95,15 @@ def asked_of(request: JobRequest, text: str = "baseline") -> Asked:
 
 
 @lru_cache(maxsize=48)
-def predicted(asked: Asked) -> simulated.Forecast | Refusal:
+def predicted(asked: Asked) -> Forecast | Refusal:
     """The forecast of a strategy's own order, or why there is none, as it was predicted before if nothing has changed."""
-    return simulated.forecast_strategy(asked.job, asked.text, dict(asked.settings), *asked.target, asked.placement.mode)
+    return answer(asked.job, asked.text, asked.target, dict(asked.settings))
+
+
+def answers_of(asked: Asked, texts: Iterable[str]) -> Answers:
+    """The answers for these strategies, and for those that they are compared with: the baseline and plain PyTorch."""
+    every = dict.fromkeys([BASELINE, PYTORCH, *texts])
+    return Answers(asked.job, asked.target, {text: predicted(asked._replace(text=text)) for text in every}, dict(asked.settings))
 
 
 @lru_cache(maxsize=8)
@@ -110,11 +111,11 @@ def editor_of(asked: Asked) -> ScheduleEditor:
     """The editor of a strategy's plan, with all its microbatches. Raises SchedcastError if there is no such plan."""
     own = required(predicted(asked))
     whole = own.plan.left_out is None
-    plan = own.plan if whole else simulated.plan_strategy(asked.text, dict(asked.settings), asked.job, *asked.target)
+    plan = own.plan if whole else plan_of(asked.job, asked.text, asked.target, dict(asked.settings))
     return ScheduleEditor(plan, own.machine)
 
 
 @lru_cache(maxsize=24)
-def reordered(asked: Asked, order: Order) -> simulated.Forecast:
+def reordered(asked: Asked, order: Order) -> Forecast:
     """The forecast of a strategy's plan in another order."""
-    return simulated.forecast(order.applied(editor_of(asked).plan), *asked.target, asked.placement.mode)
+    return forecast(order.applied(editor_of(asked).plan), asked.target)

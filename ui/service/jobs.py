@@ -25,9 +25,8 @@ from simulator.model.workloads import registry as workloads
 from simulator.plan.bodies.update import FORMS, STATE
 from simulator.plan.editor.editor import Fault, ScheduleEditor
 from simulator.plan.editor.order import Order
-from simulator.predict import forecast as simulated
+from simulator.predict.answers import Answers
 from simulator.predict.largest_batch import Fitting
-from simulator.predict.largest_batch import fitting as what_fits
 from simulator.predict.normal import normal
 from simulator.predict.search.ranking import Ranking, rank
 from simulator.predict.search.search import Cache, Progress, candidates
@@ -35,8 +34,9 @@ from simulator.predict.search.search import search as searched
 from simulator.predict.search.setup import Setup
 from simulator.predict.search.variants import read_tries
 from simulator.predict.search.workers import usual_processes, workers
+from simulator.predict.target import references
 from simulator.strategies import registry as strategies
-from traces.documents.comparison import PYTORCH, Prediction
+from traces.documents.comparison import BASELINE, Prediction
 from traces.documents.predictions import Normal
 from traces.documents.profile import slug
 from traces.documents.search_result import SearchResult
@@ -46,7 +46,7 @@ from traces.process import gc_paused
 from ui.present import machines
 from ui.present.machines import precision_words, specification_words, unmeasured_words
 from ui.request import JobRequest, start_models, stored_profiles
-from ui.service.cache import Asked, asked_of, editor_of, predicted, reordered, stamp_now, target_of
+from ui.service.cache import answers_of, asked_of, editor_of, predicted, reordered, stamp_now, target_of
 
 #: Variable of the environment, and its value, by which a command writes its progress as lines.
 PROGRESS, LINES = "SCHEDCAST_PROGRESS", "lines"
@@ -102,7 +102,7 @@ class MachineFacts:
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Answer:
     """The answer for one strategy: its prediction and timeline. `measured_here`: whether measured costs are this machine's.
 
     `text`: the strategy as it was asked for. `machine`: the name of the machine.
@@ -132,9 +132,9 @@ class OnBoard:
     """
 
     editor: ScheduleEditor
-    own: Forecast
+    own: Answer
     faults: tuple[Fault, ...] = ()
-    edited: Forecast | None = None
+    edited: Answer | None = None
 
 
 def caution(model: CostModel, profile: Path | None) -> None:
@@ -224,8 +224,8 @@ def facts(request: JobRequest) -> MachineFacts:
     Raises SchedcastError if there is no such machine.
     """
     plain = replace(request, scale="", devices=None, partition=None, memory_limit=None, mode="eager")
-    known, model = target_of(plain.model, plain.precision, plain.machine, plain.placement(), stamp_now())
-    machine = rated(known)
+    target = target_of(plain.model, plain.precision, plain.machine, plain.placement(), stamp_now())
+    machine = rated(target.machine)
     device, memory, host = machine.devices[0], machine.memories[0], machine.host(machine.devices[0].name)
     peaks = device.peak_flops
     precision = product_precision(request.precision)
@@ -241,7 +241,7 @@ def facts(request: JobRequest) -> MachineFacts:
         figures["link"] = Figure(max(rates) / 1e9, "GB/s")
     is_cpu = device.kind == "cpu"
     count = device.sms if is_cpu else len(machine.devices)
-    return MachineFacts(count, figures, is_cpu, specification_words(machine, precision), tuple(_cautions(model, request.machine)))
+    return MachineFacts(count, figures, is_cpu, specification_words(machine, precision), tuple(_cautions(target.costs, request.machine)))
 
 
 def _cautions(model: CostModel, chosen: str) -> list[str]:
@@ -252,7 +252,7 @@ def _cautions(model: CostModel, chosen: str) -> list[str]:
     return [machines.age_words(model.profile), *machines.warnings(model.profile, comparable_cpu() if stranger else None)]
 
 
-def predict_many(request: JobRequest) -> dict[str, Forecast | Refusal]:
+def predict_many(request: JobRequest) -> dict[str, Answer | Refusal]:
     """Predict plain PyTorch and every strategy of the request, by its text and in its order.
 
     Each answer is kept, so that another strategy, or another option of one, is all that is predicted anew. Raises SchedcastError if the
@@ -261,23 +261,21 @@ def predict_many(request: JobRequest) -> dict[str, Forecast | Refusal]:
     with _ONE_AT_A_TIME, gc_paused():  # once for all strategies: each end of a pause walks the heap
         asked = asked_of(request)
         strategies.check_shared(request.strategies, request.shared)
-        names = dict.fromkeys([*simulated.references(asked.target[0]), *request.strategies])
-        forecasts = {text: predicted(asked._replace(text=text)) for text in dict.fromkeys(["baseline", *names])}
-        base, plain = _known(forecasts["baseline"]), _known(forecasts[PYTORCH])
-        if all(isinstance(own, Refusal) for own in forecasts.values()):
-            required(forecasts["baseline"])
-        answers = ((name, forecasts[name]) for name in names)
-        return {name: own if isinstance(own, Refusal) else _answer(asked._replace(text=name), own, base, plain) for name, own in answers}
+        names = dict.fromkeys([*references(asked.target.machine), *request.strategies])
+        own = answers_of(asked, names)
+        if not own.known:
+            own.forecast(BASELINE)
+        return {name: _answer(own, name) for name in names}
 
 
 def fitting(request: JobRequest, strategy: str) -> Fitting:
     """What fits in memory in place of a strategy that does not."""
     with _ONE_AT_A_TIME:
-        asked = asked_of(request, strategy)
-        answer = predicted(asked)
-        if isinstance(answer, Refusal) and not answer.excess_bytes:
-            raise answer.error
-        return what_fits(asked.job, strategy, request.shared, answer, asked.target[1], asked.placement.mode)
+        own = answers_of(asked_of(request), [strategy])
+        refusal = own.forecasts[strategy]
+        if isinstance(refusal, Refusal) and not refusal.excess_bytes:
+            raise refusal.error
+        return own.fitting(strategy)
 
 
 def speed(request: JobRequest, strategy: str, measured_s: float | None) -> Normal:
@@ -294,24 +292,26 @@ def in_editor(request: JobRequest, strategy: str, order: Order | None = None) ->
     """
     with _ONE_AT_A_TIME:
         asked = asked_of(request, strategy)
-        base, plain = (_known(predicted(asked._replace(text=name))) for name in ("baseline", PYTORCH))
+        own = answers_of(asked, [strategy])
         editor = editor_of(asked)
         faults = editor.faults(order) if order is not None else ()
-        own = _answer(asked, required(predicted(asked)), base, plain)
-        edited = None if faults else _answer(asked, reordered(asked, order or editor.own), base, plain)
-        return OnBoard(editor, own, faults, edited)
+        edited = None
+        if not faults:
+            changed = replace(own, forecasts={**own.forecasts, strategy: reordered(asked, order or editor.own)})
+            edited = required(_answer(changed, strategy))
+        return OnBoard(editor, required(_answer(own, strategy)), faults, edited)
 
 
 def search(request: JobRequest, progress: Progress) -> Searched:
     """Rank everything that the request's strategies (none: all) offer. One search runs at a time. Each plan is told to `progress`."""
     with _ONE_AT_A_TIME:
         asked = asked_of(request)
-        machine, model = asked.target
+        target = asked.target
     strategies.check_shared(request.strategies or strategies.names(), request.shared)
     with _ONE_SEARCH:
-        setup = Setup(asked.job, machine, model, asked.placement.mode, request.shared)
+        setup = Setup(asked.job, target, request.shared)
         tries = read_tries(request.tries) if request.tries else None
-        ranking = ranked(setup, candidates(asked.job, machine, request.strategies, tries, request.shared), progress)
+        ranking = ranked(setup, candidates(asked.job, target.machine, request.strategies, tries, request.shared), progress)
     best, rival = (None if forecast is None else forecast.timeline for forecast in (ranking.best, ranking.rival))
     return Searched(ranking.result, best, rival)
 
@@ -322,12 +322,9 @@ def ranked(setup: Setup, names: Sequence[str], progress: Progress, processes: in
         return rank(searched(setup, names, run, progress, cache=Cache(setup.digest)))
 
 
-def _known(forecast: simulated.Forecast | Refusal) -> simulated.Forecast | None:
-    return None if isinstance(forecast, Refusal) else forecast
-
-
-def _answer(asked: Asked, forecast: simulated.Forecast, base: simulated.Forecast | None, plain: simulated.Forecast | None) -> Forecast:
-    """The app's answer made of a forecast."""
-    model = asked.target[1]
-    document = simulated.prediction(forecast, base, model.shown_precision(asked.job.precision), plain)
-    return Forecast(document, forecast.timeline, measured_here(model), asked.text, model.machine.name)
+def _answer(own: Answers, text: str) -> Answer | Refusal:
+    """The app's answer for one strategy."""
+    forecast, target = own.forecasts[text], own.target
+    if isinstance(forecast, Refusal):
+        return forecast
+    return Answer(own.prediction(text), forecast.timeline, measured_here(target.costs), text, target.machine.name)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from simulator.engine.costs.model import CostModel
 from simulator.engine.memory.caching import reserved_bytes
 from simulator.engine.memory.over_time import beside_bytes, carried_bytes
 from simulator.engine.simulation import GRAPH
@@ -17,11 +16,14 @@ from simulator.machine.machine import HOST, Machine
 from simulator.plan.dependencies import dependencies_of
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, UPDATE
-from simulator.predict.forecast import Forecast, forecast_of, plan_strategy
-from simulator.predict.preset import preset_costs
+from simulator.predict.forecast import Forecast
+from simulator.predict.planned import forecast_of
+from simulator.predict.planned import plan_of as planned
+from simulator.predict.preset import preset_target
 from simulator.predict.scoreboard.rows import Row
 from simulator.predict.search.setup import Setup
 from simulator.predict.search.workers import Workers
+from simulator.predict.target import Target
 from traces.cache import cache_folder, cached, store
 from traces.documents.base import Data
 from traces.documents.comparison import PYTORCH_GRAPH
@@ -32,31 +34,28 @@ from traces.errors import SchedcastError
 HOST_S, SYNCHRONIZED_S = 45e-6, 100e-6
 #: Copies of pageable memory reach half the rate of pinned copies.
 _PAGEABLE = 0.5
-#: The machine and the costs of a row.
-Target = tuple[Machine, CostModel]
 
 
 def target_of(row: Row) -> Target:
     """The row's preset, or one GPU of it for plain PyTorch, with its costs. Raises SchedcastError for a machine that is no preset."""
-    return preset_costs(row.job, row.machine, 1 if row.strategy == "pytorch" else None)
+    return preset_target(row.job, row.machine, 1 if row.strategy == "pytorch" else None, mode=row.mode)
 
 
-def plan_of(row: Row, target: Target | None = None, few: int = 0) -> tuple[Plan, Machine, CostModel]:
-    """The plan of a row with its machine and costs. `target`: other ones than `target_of`. `few`: as in `plan_strategy`."""
-    machine, model = target or target_of(row)
-    plan = plan_strategy(row.strategy, {}, row.job, machine, model, few)
+def plan_of(row: Row, target: Target, few: int = 0) -> Plan:
+    """The plan of a row. `few`: as in `planned.plan_of`."""
+    plan = planned(row.job, row.strategy, target, few=few)
     if row.mode == GRAPH:
         plan = replace(plan, strategy=PYTORCH_GRAPH)  # the kernels of the same loop, its counts of steps on the host included
     if not row.updates:
         segments = (replace(segment, tasks=tuple(t for t in segment.tasks if t.phase != UPDATE)) for segment in plan.segments)
         plan = replace(plan, segments=tuple(segments))
-    return plan, machine, model
+    return plan
 
 
 def predicted(row: Row, target: Target | None = None) -> Forecast:
     """The forecast of a row. Raises SchedcastError if the model cannot be captured, or the step does not suit the machine."""
-    machine, model = target or target_of(row)
-    return forecast_of(lambda few: plan_of(row, (machine, model), few)[0], machine, model, row.mode)
+    chosen = target or target_of(row)
+    return forecast_of(lambda few: plan_of(row, chosen, few), chosen)
 
 
 def family_of(plan: Plan) -> str:
@@ -131,7 +130,8 @@ def kept_forecast(row: Row, target: Target | None = None) -> Kept:
 
 def room(row: Row) -> Kept:
     """Whether the plan of a row fits into its GPUs' memory, without predicting when its tasks run."""
-    plan, machine, _ = plan_of(row)
+    target = target_of(row)
+    plan, machine = plan_of(row, target), target.machine
     device = plan.devices[0]
     size = machine.memory(device).size_bytes
     if carried_bytes(plan)[device] > size:
@@ -178,9 +178,8 @@ def _brief(message: str) -> str:
 
 
 def _place(row: Row, target: Target) -> Path:
-    machine, model = target
     timed = {"updates": str(row.updates), "synchronized": str(row.synchronized), "strategy": row.strategy}
-    digest = Setup(row.job.on(machine.devices[0].kind), machine, model, row.mode, timed).digest
+    digest = Setup(row.job.on(target.machine.devices[0].kind), target, timed).digest
     return cache_folder("scoreboard") / f"{hashlib.blake2b(digest.encode(), digest_size=16).hexdigest()}.json"
 
 

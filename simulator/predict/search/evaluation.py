@@ -15,8 +15,9 @@ from simulator.machine.machine import Machine
 from simulator.model.job import GraphArguments
 from simulator.plan.dependencies import dependencies_of
 from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy
-from simulator.predict.forecast import Forecast, as_run, forecast_of, plan_strategy
+from simulator.predict.forecast import Forecast
 from simulator.predict.intervals import DRAWS, Interval, Sensitivity, WeightedSensitivity, factors, most, step_interval
+from simulator.predict.planned import forecast_of, plan_of
 from simulator.predict.search.bound import DEPENDENCIES, Bound, lower_bound, together, work_bound
 from simulator.predict.search.least import Least, least_of
 from simulator.predict.search.setup import GraphMissingError, Setup, unpacked
@@ -160,7 +161,7 @@ def decided(setup: Setup, text: str, most_s: float, known: Least) -> Evaluation 
     """The evaluation of a candidate that is refused or pruned because of what it takes and holds at least; None if it must be planned."""
     begun = unplanned(setup, text, known)
     try:
-        _checked({setup.machine.devices[0].memory: known.held_bytes}, setup.machine)
+        _checked({setup.target.machine.devices[0].memory: known.held_bytes}, setup.target.machine)
     except TooLargeError as error:
         return begun.refused(error)
     return begun.bounded(Bound(known.step_s, DEPENDENCIES)) if prunes(known.step_s, most_s) else None
@@ -175,9 +176,11 @@ def evaluate(setup: Setup, text: str, most_s: float | None = None, known: Least 
     candidate, text = text, split(text)[0]
     try:
         setup = setup.of(candidate)[1]
-        planned = partial(plan_strategy, text, setup.shared, setup.job, setup.machine, setup.model)
+        target = setup.target
+        planned = partial(plan_of, setup.job, text, target, setup.shared)
         plan = planned(1)
-        machine, model, mode = as_run(plan, setup.machine, setup.model, setup.mode)
+        running = target.running(plan)
+        machine, model, mode = running.machine, running.costs, running.mode
         if most_s is not None:
             held = _checked(most([least_bytes(part, machine) for part in plan.parts]), machine)
             begun = begun.model_copy(update={"planned_bytes": held})
@@ -197,7 +200,7 @@ def evaluate(setup: Setup, text: str, most_s: float | None = None, known: Least 
         begun = begun.bounded(bound)
         if prunes(bound.step_s, most_s):
             return begun
-        predicted = forecast_of(lambda few: plan if few == 1 else planned(few), setup.machine, setup.model, setup.mode)
+        predicted = forecast_of(lambda few: plan if few == 1 else planned(few), target)
         return begun.model_copy(update={"simulated": _simulated(predicted)})
     except SchedcastError as error:
         return begun.refused(error)

@@ -59,7 +59,7 @@ def microbatch_of(setup: Setup, strategy: Strategy, options: Any) -> tuple[Micro
     """
     job = setup.job
     try:
-        portion = strategy.portion(job, setup.machine, options)
+        portion = strategy.portion(job, setup.target.machine, options)
     except SchedcastError:
         return None  # its plan is refused, which says why
     if portion is None or job.batch % (portion.replicas * portion.microbatches):
@@ -130,7 +130,8 @@ class _OneDevice:
     @classmethod
     def of(cls, setup: Setup, portion: Portion) -> "_OneDevice":
         """The microbatch of a portion."""
-        machine, model, names = setup.machine, setup.model, tuple(device.name for device in setup.machine.devices)
+        machine, model = setup.target.machine, setup.target.costs
+        names = tuple(device.name for device in machine.devices)
         job = setup.job.varied(accumulate=portion.microbatches)
         (builder,) = replica_builders(job, names[:1], portion.replicas, division=portion.division)
         graph = builder.graph
@@ -163,7 +164,7 @@ class _OneDevice:
 
     @cached_property
     def _unit_seconds(self) -> list[float]:
-        return planning.unit_seconds(self.setup.job, self.setup.machine, self.setup.model, self.graph)
+        return planning.unit_seconds(self.setup.job, self.setup.target.machine, self.setup.target.costs, self.graph)
 
     @cached_property
     def _gathered_bytes(self) -> dict[str, int]:
@@ -263,7 +264,7 @@ class _OneDevice:
                     peak = max(peak, int(along[ends].max(initial=0)) + summed)
                 held += peak + (in_flight - 1) * (int(between.min()) if len(between) else 0)
             most = max(most, held)
-        return most + workspace_bytes(self.plan, self.setup.machine).get(self.plan.devices[0], 0)
+        return most + workspace_bytes(self.plan, self.setup.target.machine).get(self.plan.devices[0], 0)
 
 
 def _exchanges(cut: Cut, index: int) -> bool:

@@ -11,16 +11,19 @@ import numpy as np
 
 from simulator.machine.machine import Machine
 from simulator.model.tokens import tokens_of
-from simulator.predict.forecast import Forecast, forecast_strategy, least_measured, planned_forecast, references
+from simulator.predict.answers import least_measured
+from simulator.predict.forecast import Forecast
 from simulator.predict.intervals import DRAWS, Interval
+from simulator.predict.planned import answer
 from simulator.predict.search.evaluation import Evaluation, prunes
 from simulator.predict.search.search import Search, margin
 from simulator.predict.search.setup import Setup
+from simulator.predict.target import references
 from simulator.predict.waterfall import waterfall
 from simulator.strategies.registry import family
 from traces.documents.comparison import BASELINE, PARALLEL_LOOPS, PYTORCH
 from traces.documents.search_result import PlainStep, PrunedPlan, RankedPlan, RefusedPlan, SearchResult
-from traces.errors import Refusal
+from traces.errors import Refusal, required
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,9 @@ class Ranking:
 def rank(search: Search) -> Ranking:
     """Rank the plans of a search."""
     setup, job = search.setup, search.setup.job
-    loops = [text for text in references(setup.machine) if text in PARALLEL_LOOPS]
-    known = [forecast_strategy(job, name, setup.shared, setup.machine, setup.model, setup.mode) for name in (BASELINE, PYTORCH, *loops)]
+    target = setup.target
+    loops = [text for text in references(target.machine) if text in PARALLEL_LOOPS]
+    known = [answer(job, name, target, setup.shared) for name in (BASELINE, PYTORCH, *loops)]
     baseline, plain, *parallel = (None if isinstance(each, Refusal) else each for each in known)
     fitting = sorted((each for each in search.simulated if each.fits), key=lambda each: (each.at_limit, each.simulated.step_s))
     others = sorted((each for each in search.simulated if not each.fits), key=lambda each: each.simulated.step_s)
@@ -58,9 +62,9 @@ def rank(search: Search) -> Ranking:
         image_size=job.image_size,
         optimizer=f"{job.optimizer}:{job.form}",
         precision=job.precision,
-        mode=setup.mode,
-        machine=setup.machine.name,
-        devices=len(setup.machine.devices),
+        mode=target.mode,
+        machine=target.machine.name,
+        devices=len(target.machine.devices),
         candidates=len(search.evaluations),
         plans=tuple(rows),
         best=fitting[0].text if fitting else None,
@@ -76,7 +80,7 @@ def rank(search: Search) -> Ranking:
         rival=rival.text if rival is not None else None,
         rival_waterfall=_difference(rival_forecast, best_forecast),
     )
-    return Ranking(result, setup.machine, best_forecast, rival_forecast, baseline)
+    return Ranking(result, target.machine, best_forecast, rival_forecast, baseline)
 
 
 def _comparisons(fitting: Sequence[Evaluation]) -> tuple[dict[str, float], dict[str, Interval]]:
@@ -174,4 +178,4 @@ def _forecast(search: Search, each: Evaluation | None) -> Forecast | None:
     if each is None:
         return None
     text, setup = search.setup.of(each.text)
-    return planned_forecast(setup.job, text, setup.shared, setup.machine, setup.model, setup.mode)
+    return required(answer(setup.job, text, setup.target, setup.shared))

@@ -10,12 +10,11 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from simulator.engine.costs.model import CostModel
-from simulator.machine.machine import Machine
 from simulator.model import graph as graphs
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import GraphArguments, Job
 from simulator.predict.search.variants import split, varied
+from simulator.predict.target import Target
 from traces.documents.measured_step import MeasuredStep, step_name
 
 #: What of the packages decides an evaluation: everything that plans, costs and simulates. Part of a cached evaluation's key.
@@ -40,27 +39,25 @@ class CapturedJob(Job):
 
 @dataclass(frozen=True)
 class Setup:
-    """A job on a machine with its costs. `shared`: the options of `--set`. `mode`: eager or graph.
+    """A job on a target. `shared`: the options of `--set`.
 
     `microbatches`: what `least` knows of the variants of the job, which all of them share. `search`: the name of the search, by which a
     process knows that it had the setup before, with fewer graphs.
     """
 
     job: Job
-    machine: Machine
-    model: CostModel
-    mode: str = "eager"
+    target: Target
     shared: Mapping[str, str] = field(default_factory=dict)
     microbatches: dict = field(default_factory=dict, repr=False, compare=False)
     search: str = field(default="", repr=False, compare=False)
 
     def captured(self, wanted: Iterable[GraphArguments]) -> "Setup":
         """The same setup whose job has the graphs of `wanted` (arguments of `Job.graph`), and no others."""
-        job = self.job.on(self.machine.devices[0].kind)
+        job = self.job.on(self.target.machine.devices[0].kind)
         shipped = CapturedJob(**{f.name: getattr(job, f.name) for f in fields(Job) if f.init})
         for arguments in wanted:
             shipped._captured[*arguments, job.autocast] = job.captured(*arguments)
-        return Setup(shipped, self.machine, self.model, self.mode, dict(self.shared), search=self.search)
+        return replace(self, job=shipped, shared=dict(self.shared), microbatches={})
 
     def of(self, candidate: str) -> "tuple[str, Setup]":
         """The strategy's text of a candidate, and this setup with its variant of the job. Raises SchedcastError if there is none."""
@@ -78,22 +75,24 @@ class Setup:
     @property
     def digest(self) -> str:
         """A hash of everything that decides an evaluation but the candidate's text."""
-        profile = self.model.profile
+        model = self.target.costs
+        profile = model.profile
         costs = profile.model_dump_json() if profile is not None else ""
         content = (
             self.job.describe(),
             model_digest(self.job),
-            self.machine,
-            self.model.machine,
+            self.target.machine,
+            model.machine,
             costs,
-            self.mode,
+            self.target.mode,
             sorted(self.shared.items()),
         )
-        return hashlib.blake2b(f"{code_digest()} {content!r} {self.model.precision}".encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(f"{code_digest()} {content!r} {model.precision}".encode(), digest_size=16).hexdigest()
 
     def measured(self, strategy: str, options: Mapping[str, Any]) -> MeasuredStep | None:
         """What a validation measured of this job under a strategy, if the machine's profile has it."""
-        profile, name = self.model.profile, measured_job(self.job, self.mode, len(self.machine.devices))
+        target = self.target
+        profile, name = target.costs.profile, measured_job(self.job, target.mode, len(target.machine.devices))
         return profile.steps.get(step_name(name, strategy, options)) if profile is not None and name else None
 
 

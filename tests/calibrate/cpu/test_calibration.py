@@ -26,6 +26,7 @@ from simulator.model.job import Job
 from simulator.plan.task import ACTIVATION, INPUT
 from simulator.predict.forecast import Forecast, forecast
 from simulator.predict.largest_batch import Fitting
+from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from tests.support.applicable import default_plans
 from tests.support.jobs import MLP, planned
@@ -215,7 +216,7 @@ def test_memory_is_checked_before_anything_is_allocated(two_cores):
         return Machine("small", (Device("cpu:0", "cpu", 2, {"fp32": 1e11}, "ram"),), (Memory("ram", size_bytes, 2e10, 32 << 20),))
 
     job = Job("vgg16", 4)  # 1.1 GB (10**9 bytes) of parameters and momentum
-    forecasts, refused = plan_all(job, strategies.names(1), {}, small(10**9), CostModel(small(10**9)))
+    forecasts, refused = plan_all(job, strategies.names(1), {}, Target.of(CostModel(small(10**9))))
     assert forecasts == {}
     assert list(refused) == strategies.names(1)
     for label, refusal in refused.items():
@@ -226,7 +227,7 @@ def test_memory_is_checked_before_anything_is_allocated(two_cores):
             )
         assert "; no smaller batch is predicted to fit" in refusal.words, "parameters and state alone are too large"
     machine = small(3 * 10**9)  # enough for one strategy, but not for all together
-    forecasts, refused = plan_all(job, strategies.names(1), {}, machine, CostModel(machine))
+    forecasts, refused = plan_all(job, strategies.names(1), {}, Target.of(CostModel(machine)))
     assert list(refused) == ["bppsa"]  # its Jacobians alone need more
     with refuses(
         Code.MEMORY, rf"comparing {len(forecasts)} strategies at once does not fit: needs .* GiB \(allocated\), 2.79 GiB \(3 GB\) there"
@@ -237,7 +238,7 @@ def test_memory_is_checked_before_anything_is_allocated(two_cores):
 def two_replicas(machine: Machine) -> Forecast:
     strategy, options = strategies.parse("data-parallel:fetch=off", {})
     model = CostModel(machine)
-    return forecast(strategy.plan(Job("lenet5", 64), machine, model, options), machine, model)
+    return forecast(strategy.plan(Job("lenet5", 64), machine, model, options), Target(machine, model))
 
 
 def test_core_groups_share_a_memory_and_gpus_have_their_own():

@@ -19,7 +19,8 @@ from executors.cpu.cores import user_environment, wait_passively, waiting
 from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
-from simulator.predict.forecast import plan_strategy
+from simulator.predict.planned import plan_of
+from simulator.predict.target import Target
 from tests.support.jobs import MLP
 from tests.support.places import ROOT
 from tests.support.refusals import refuses
@@ -129,7 +130,7 @@ def test_it_trains_on_the_batches_that_it_is_given(process):
 
 def test_it_samples_the_keys_of_the_loop(process):
     machine = this_cpu()
-    plan = plan_strategy("pytorch", {}, JOB, machine, CostModel(machine))
+    plan = plan_of(JOB, "pytorch", Target.of(CostModel(machine)))
     keys = plan.keys(machine)
     sampler = ProcessSampler(process)
     sampler.add(plan, keys)

@@ -13,7 +13,8 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
-from simulator.predict.forecast import plan_strategy
+from simulator.predict.planned import plan_of
+from simulator.predict.target import Target
 from traces.documents.profile import LoopCosts
 
 
@@ -53,7 +54,7 @@ def test_dropout_is_timed_as_pytorch_runs_it_on_a_cpu():
     """A mask with the scale and a product in forward, one product in backward: the same mean, and what is dropped has no gradient."""
     machine = two_threads()
     job = Job(f"{__file__}:dropout", 64)
-    plan = plan_strategy("pytorch", {}, job, machine, CostModel(machine))
+    plan = plan_of(job, "pytorch", Target.of(CostModel(machine)))
     (forward,) = (task for task in plan.tasks if "native_dropout.default" in getattr(task.body, "target", ""))
     tensors = fill(forward, plan, OperandPool())
     compiled = compile_alone(forward, plan, tensors, lambda name: torch.device("cpu"), Forms(draws="stream"))

@@ -27,6 +27,7 @@ from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, Task
 from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support.gpu_testbeds import KERNELS, QUICK, SMALL, open_testbed
@@ -236,7 +237,7 @@ def test_a_plan_in_bf16_is_predicted_by_co_runs_in_bf16():
         calibrate_gpu(plans.values(), machine, gpu, profile, None, lambda *progress: None, effort=QUICK)
 
         def predicted(dtype):
-            return forecast(plans[dtype], machine, CostModel(machine, profile), "graph")
+            return forecast(plans[dtype], Target.of(CostModel(machine, profile), "graph"))
 
         def error(dtype):
             inputs = {f"x{i}": torch.ones(8, 8, dtype=getattr(torch, dtype)) for i in range(8)}

@@ -14,7 +14,8 @@ from simulator.machine.presets import gpu_machine
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.keys import cost_key
-from simulator.predict.forecast import forecast_many
+from simulator.predict.answers import answers
+from simulator.predict.target import Target
 from tests.support.plan_traces import PAUSE_US, Recorder, kernel_us, plan_of
 from tests.support.refusals import refuses
 from tests.support.shared_data import shared_folder
@@ -200,7 +201,7 @@ def recorded(name: str, job: Job) -> Traced:
 
 def forecasts(result: Traced, job: Job, strategies: list[str]) -> dict:
     machine = gpu_machine(result.profile)
-    return dict(forecast_many(job, strategies, {}, machine, CostModel(machine, result.profile, job.precision)))
+    return answers(job, strategies, Target.of(CostModel(machine, result.profile, job.precision))).forecasts
 
 
 @pytest.mark.thorough

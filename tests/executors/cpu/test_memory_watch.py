@@ -13,6 +13,7 @@ from simulator.model.job import Job
 from simulator.plan.bodies.copy import Copy
 from simulator.plan.task import ACTIVATION, INPUT, PARAMETER, TRANSFER, Task
 from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from tests.support.small_plans import mm, plan_of, value
 
@@ -78,7 +79,7 @@ def test_predicted_bytes_are_measured_on_every_device(machine, backend, update, 
     tensors = job_tensors(job, job.build(), job.graph())
     strategy, options = strategies.parse(f"data-parallel:update={update},overlap={overlap}", {})
     model = CostModel(machine, None)
-    predicted = forecast(strategy.plan(job, machine, model, options), machine, model)
+    predicted = forecast(strategy.plan(job, machine, model, options), Target(machine, model))
     measured = backend.peak_bytes(predicted.plan, tensors, job.seed)
     assert list(measured) == ["cpu:0", "cpu:1"]
     for device, peak in measured.items():

@@ -28,6 +28,7 @@ from simulator.plan.bodies.host import Host, Synchronize
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, Task
 from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from tests.fake_gpu import FACTS, FakeGpu
 from tests.support import norm_models, skipping_models
 from tests.support.jobs import MLP, planned
@@ -335,7 +336,7 @@ def test_a_graph_holds_a_copy_of_the_gradients_that_cross_its_border():
             own = plain_machine(gpu)
             plan = planned("forward-fusion", job, own, CostModel(own))
             (measured[mode],) = CudaBackend(own, gpu, mode).peak_bytes(plan, job_tensors(job, job.build(), job.graph()), job.seed).values()
-            (predicted[mode],) = forecast(plan, own, CostModel(own), mode).peak_bytes.values()
+            (predicted[mode],) = forecast(plan, Target.of(CostModel(own), mode)).peak_bytes.values()
     gradients = sum(parameter.nbytes for parameter in job.build().module.parameters())
     assert measured["graph"] - measured["eager"] == pytest.approx(gradients, rel=0.01)
     assert predicted["graph"] - predicted["eager"] == pytest.approx(gradients, rel=0.01)
@@ -349,7 +350,7 @@ def test_the_predicted_peak_holds_what_a_stream_does_not_have_again_yet(strategy
         own = plain_machine(gpu)
         plan, tensors = planned(strategy, job, own, CostModel(own)), job_tensors(job, job.build(), job.graph())
         (measured,) = CudaBackend(own, gpu).peak_bytes(plan, tensors, job.seed).values()
-        (predicted,) = forecast(plan, own, CostModel(own)).peak_bytes.values()
+        (predicted,) = forecast(plan, Target.of(CostModel(own))).peak_bytes.values()
     inputs = sum(plan.storages[value.storage].bytes for value in plan.values.values() if value.kind == INPUT)
     assert predicted == pytest.approx(measured + inputs, rel=0.02)
 

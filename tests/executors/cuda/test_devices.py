@@ -19,7 +19,9 @@ from simulator.machine.machine import Machine
 from simulator.machine.presets import gpu_machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.predict.forecast import forecast, plan_strategy
+from simulator.predict.forecast import forecast
+from simulator.predict.planned import plan_of
+from simulator.predict.target import Target
 from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support import staged_models
 from tests.support.jobs import MLP, planned
@@ -203,7 +205,7 @@ def test_sums_are_calibrated_in_their_partition_and_fetches_use_the_profiles_tra
     half = pytest.approx(2 * US + 50 * US * 132 / 64)
     assert {(cost.warm.median_s == half, cost.cold.median_s == half) for cost in sums.values()} == {(True, True)}
     assert all(key.endswith("@64") and "host" not in key for key in profile.costs)
-    predicted = forecast(plan, machine, CostModel(machine, profile))
+    predicted = forecast(plan, Target.of(CostModel(machine, profile)))
     assert predicted.shares.measured == 1.0
     fetch = next(span for span in predicted.timeline.spans if span.task == "fetch input:0")
     assert fetch.end_s - fetch.start_s >= 10 * US + 4 * 4 * 8 / 1e6 * (1 - 1e-9)
@@ -228,7 +230,7 @@ def test_pipelines_compute_the_reference_trainers_numbers(count, strategy, mode)
     machine = partitioned(count)
     model = "chain" if count == 4 else "residual"
     job = Job(f"{staged_models.__file__}:{model}", 8, precision="fp64", optimizer="adam")
-    built, plan = job.build(), plan_strategy(strategy, {}, job, machine, CostModel(machine))
+    built, plan = job.build(), plan_of(job, strategy, Target.of(CostModel(machine)))
     plan.validate(machine)
     with FakeGpu() as gpu:
         backend = CudaBackend(machine, gpu, mode)
@@ -246,7 +248,7 @@ def test_a_drain_after_graphs_completes_every_iteration(steps):
     machine, job = partitioned(4), Job(f"{staged_models.__file__}:chain", 8, precision="fp64")
     text = f"stale-pipeline:{UNFOLDED}"
     with FakeGpu() as gpu:
-        plan = plan_strategy(text, {}, job, machine, CostModel(machine))
+        plan = plan_of(job, text, Target.of(CostModel(machine)))
         program = CudaBackend(machine, gpu, "graph").load(plan, job_tensors(job, job.build(), job.graph()))
         program.run(steps)
         program.sync()

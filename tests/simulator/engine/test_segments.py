@@ -8,6 +8,7 @@ from simulator.engine.simulation import simulate
 from simulator.model.job import Job
 from simulator.papers import pipeline_model
 from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from tests.support import staged_models
 from tests.support.pipeline_plans import costs, devices, plan_pipeline
 
@@ -65,7 +66,7 @@ def test_the_timeline_shows_the_switch():
     """Last periods with stale weights, the drain, and the first ones without; nothing overlaps across the switch."""
     machine = devices(2)
     plan = plan_pipeline("hybrid-pipeline", JOB, machine)
-    timeline = forecast(plan, machine, costs(plan, machine)).timeline
+    timeline = forecast(plan, Target(machine, costs(plan, machine))).timeline
     before = [span for span in timeline.spans if not span.task.endswith("'")]
     after = [span for span in timeline.spans if span.task.endswith("'")]
     assert max(span.end_s for span in before) <= min(span.start_s for span in after)
@@ -80,11 +81,11 @@ def test_the_parts_of_a_step_add_up_and_the_interval_holds_it():
     machine = devices(2)
     plan = plan_pipeline("hybrid-pipeline:then=gpipe", JOB, machine)
     model = costs(plan, machine)
-    predicted = forecast(plan, machine, model)
+    predicted = forecast(plan, Target(machine, model))
     step_s = predicted.timeline.step_s
     assert sum(predicted.parts.on_path.values()) == pytest.approx(step_s)
     assert predicted.sensitivity.step_s == pytest.approx(step_s)
     assert predicted.interval_s[0] <= step_s <= predicted.interval_s[1]
-    alone = [forecast(part, machine, model) for part in plan.parts]
+    alone = [forecast(part, Target(machine, model)) for part in plan.parts]
     assert min(f.timeline.step_s for f in alone) < step_s < max(f.timeline.step_s for f in alone)
     assert predicted.peak_bytes == {name: max(f.peak_bytes[name] for f in alone) for name in plan.devices}

@@ -7,7 +7,9 @@ from simulator.engine.utilization import mfu, planned_mfu, seconds_at_peak
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
-from simulator.predict.forecast import forecast_strategy, plan_strategy, prediction
+from simulator.predict.answers import prediction
+from simulator.predict.planned import answer, plan_of
+from simulator.predict.target import Target
 from tests.support.jobs import MLP
 
 H100 = load_machine("h100")
@@ -33,7 +35,7 @@ def test_convolutions_count_in_tf32_and_products_in_fp32_by_default(layers):
     for precision, own in (("default", ("tf32", "fp32")), ("tf32", ("tf32", "tf32")), ("bf16", ("bf16", "bf16"))):
         job = Job(layers, 8, precision=precision)
         model = CostModel(H100, None, precision if precision != "bf16" else None)
-        plan = plan_strategy("pytorch", {}, job, H100, model)
+        plan = plan_of(job, "pytorch", Target(H100, model))
         expected = 2 * convolution / peaks[own[0]] + 3 * linear / peaks[own[1]]
         assert planned_mfu(plan, H100, 1e-3, model.precision) == pytest.approx(expected / 1e-3)
 
@@ -41,7 +43,7 @@ def test_convolutions_count_in_tf32_and_products_in_fp32_by_default(layers):
 def test_a_document_has_it_and_a_cpu_has_none():
     known = []
     for machine in (H100, this_cpu()):
-        result = forecast_strategy(Job(MLP, 4), "baseline", {}, machine, CostModel(machine))
+        result = answer(Job(MLP, 4), "baseline", Target.of(CostModel(machine)))
         known.append((prediction(result, None, "fp32").mfu, planned_mfu(result.plan, machine, result.timeline.step_s, "fp32")))
     assert known[0][0] == known[0][1]
     assert known[0][0] is not None
@@ -51,7 +53,7 @@ def test_a_document_has_it_and_a_cpu_has_none():
 def test_the_same_work_on_more_devices_uses_a_smaller_share_of_them():
     machine = load_machine("p100x4", devices=2)
     one, two = (
-        planned_mfu(plan_strategy(text, {}, Job(MLP, 4), machine, CostModel(machine)), machine, 1e-3, "fp32")
+        planned_mfu(plan_of(Job(MLP, 4), text, Target.of(CostModel(machine))), machine, 1e-3, "fp32")
         for text in ("baseline", "data-parallel")
     )
     assert two == pytest.approx(one / 2)

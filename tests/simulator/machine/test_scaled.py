@@ -3,14 +3,15 @@
 import pytest
 
 from calibrate.placement import Placement
-from calibrate.profiles import costs_for
+from calibrate.profiles import target_for
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.scaled import scaled_costs
 from simulator.machine.presets import load_machine
 from simulator.machine.scaled import AS_IT_IS, Scale, scale_of, scaled
 from simulator.model.job import Job
 from simulator.plan.task import Resource
-from simulator.predict.forecast import forecast, plan_strategy
+from simulator.predict.forecast import forecast
+from simulator.predict.planned import plan_of
 from tests.support.refusals import refuses
 from traces.documents.collectives import CollectiveLaw, LawPiece
 from traces.documents.profile import Identity, KeyCost, Profile, Stats
@@ -81,9 +82,9 @@ def test_text_round_trip_and_refusals():
 def costs_by_class(machine, scale):
     """Cold seconds and issue times by key of lenet5's baseline on a machine with other figures."""
     job = Job("lenet5", 64)
-    machine, model = costs_for(job, None, machine, Placement(scale=scale))
-    plan = plan_strategy("baseline", {}, job, machine, model)
-    return forecast(plan, machine, model), model.resolve(plan), plan
+    target = target_for(job, None, machine, Placement(scale=scale))
+    plan = plan_of(job, "baseline", target)
+    return forecast(plan, target), target.costs.resolve(plan), plan
 
 
 @pytest.mark.parametrize("machine", ["h100", "this-cpu"])
@@ -108,8 +109,8 @@ def test_the_host_of_plain_pytorch_is_as_much_faster_as_that_of_a_plan():
     for strategy in ("pytorch", "baseline"):
         for factor in (8, 4):  # the step waits for the host
             job = Job("lenet5", 64)
-            machine, model = costs_for(job, None, "h100", Placement(scale=Scale(launch=factor)))
-            steps[strategy, factor] = forecast(plan_strategy(strategy, {}, job, machine, model), machine, model).timeline.step_s
+            target = target_for(job, None, "h100", Placement(scale=Scale(launch=factor)))
+            steps[strategy, factor] = forecast(plan_of(job, strategy, target), target).timeline.step_s
     for strategy in ("pytorch", "baseline"):
         assert steps[strategy, 8] == pytest.approx(2 * steps[strategy, 4], rel=0.02)
 
@@ -119,15 +120,16 @@ def test_plain_pytorch_and_partitions_are_scaled_too():
         steps = []
         for factor in (1, 0.05):
             job = Job("lenet5", 64)
-            placed, model = costs_for(job, None, machine, Placement(partition=partition, scale=Scale(flops=factor, memory=factor)))
-            steps.append(forecast(plan_strategy(strategy, {}, job, placed, model), placed, model).timeline.step_s)
+            target = target_for(job, None, machine, Placement(partition=partition, scale=Scale(flops=factor, memory=factor)))
+            steps.append(forecast(plan_of(job, strategy, target), target).timeline.step_s)
         assert steps[1] > steps[0]
 
 
 def test_a_measured_kernel_changes_by_what_the_table_says_of_it():
     job = Job("lenet5", 64)
-    machine, table = costs_for(job, None, "h100")
-    plan = plan_strategy("baseline", {}, job, machine, table)
+    target = target_for(job, None, "h100")
+    machine, table = target.machine, target.costs
+    plan = plan_of(job, "baseline", target)
     guessed = {cost.key: cost for cost in table.resolve(plan)}
 
     def slow(cost):

@@ -5,8 +5,11 @@ import pytest
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.predict.forecast import Forecast, planned_forecast
+from simulator.predict.forecast import Forecast
+from simulator.predict.planned import answer
+from simulator.predict.target import Target
 from tests.support.shared_data import shared_folder
+from traces.errors import required
 
 CASES = shared_folder("cases")
 pytestmark = pytest.mark.skipif(CASES is None, reason="no shared/data/cases beside the repository")
@@ -16,7 +19,7 @@ def predicted(case: str, batch: int, machine: str, strategy: str, **fields: str)
     """The prediction of a case's model, `FILE:FACTORY`, by a strategy."""
     own = load_machine(machine)
     job = Job(str(CASES / "models" / case), batch, **fields).on("gpu")
-    return planned_forecast(job, strategy, {}, own, CostModel(own))
+    return required(answer(job, strategy, Target.of(CostModel(own))))
 
 
 @pytest.mark.parametrize(

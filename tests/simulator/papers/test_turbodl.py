@@ -8,7 +8,7 @@ import pytest
 from simulator.papers import turbodl
 from simulator.papers.predicting import Conditions, PredictedStep, Steps, _ChangedKernels
 from simulator.papers.turbodl import ASYNC, BASELINE, CUDNN, SCOPE, TURBODL
-from simulator.predict.preset import preset_costs
+from simulator.predict.preset import preset_target
 from simulator.strategies import registry as strategies
 
 AS_IT_IS = Conditions()
@@ -93,7 +93,8 @@ def test_kernels_that_leave_no_place_free_are_an_experiment():
 
 def test_kernels_bound_by_bandwidth_fill_their_last_wave_in_that_experiment():
     job = turbodl.job("lenet5", 64)
-    machine, model = preset_costs(job, "p100")
+    target = preset_target(job, "p100")
+    machine, model = target.machine, target.costs
     changed = _ChangedKernels(machine, model.profile, model.precision, Conditions(filled=True))
     strategy, options = strategies.parse(BASELINE)
     plan = strategy.plan(job, machine, model, options)

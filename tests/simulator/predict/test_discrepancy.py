@@ -19,8 +19,9 @@ from simulator.predict.discrepancy import (
     shipped_speedup_discrepancy,
     speedup_discrepancy,
 )
-from simulator.predict.forecast import forecast_strategy
 from simulator.predict.intervals import EXACT, Sensitivity, step_interval
+from simulator.predict.planned import answer
+from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_names
 from tests.support.jobs import MLP
@@ -150,7 +151,5 @@ def test_gpus_have_the_discrepancy_of_the_gpus_that_were_validated_but_one_gpu_s
 
 def test_a_device_that_stands_for_several_has_the_interval_of_several():
     machine = load_machine("2xh100")
-    folded, whole = (
-        forecast_strategy(Job(MLP, 4), f"data-parallel:fold={fold}", {}, machine, CostModel(machine)).interval_s for fold in ("on", "off")
-    )
+    folded, whole = (answer(Job(MLP, 4), f"data-parallel:fold={fold}", Target.of(CostModel(machine))).interval_s for fold in ("on", "off"))
     assert folded == pytest.approx(whole)

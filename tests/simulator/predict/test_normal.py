@@ -7,14 +7,15 @@ from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
 from simulator.predict.discrepancy import published
-from simulator.predict.forecast import forecast_strategy
 from simulator.predict.normal import nearest, normal
+from simulator.predict.planned import answer
+from simulator.predict.target import Target
 from tests.support.jobs import MLP
 from ui.present.predictions import near_table, normal_words
 
 
 def of(machine, measured_s=None, model=MLP):
-    return normal(Job(model, 4), forecast_strategy(Job(model, 4), "pytorch", {}, machine, CostModel(machine)), measured_s)
+    return normal(Job(model, 4), answer(Job(model, 4), "pytorch", Target.of(CostModel(machine))), measured_s)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def test_the_published_steps_of_a_model_come_before_those_on_its_card():
 def test_they_are_shown_as_they_were_published():
     machine = load_machine("2xdgx-a100", devices=1)
     job = Job("lenet5", 8)
-    document = normal(job, forecast_strategy(job, "pytorch", {}, machine, CostModel(machine)))
+    document = normal(job, answer(job, "pytorch", Target.of(CostModel(machine))))
     known = {(step.published, step.predicted) for step in published().steps}
     assert {(step.published_s, step.predicted_s) for step in document.near} <= known
     assert [row["published step"] for row in near_table(document).rows] == [f"resnet50, {count} x a100" for count in (2, 4, 8)]

@@ -9,9 +9,11 @@ from simulator.engine.costs.cost import Z_90
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
+from simulator.predict.answers import answers, prediction
 from simulator.predict.discrepancy import deviation, published, speedup_accuracy, step_accuracy
-from simulator.predict.forecast import forecast, forecast_many, prediction
-from simulator.predict.preset import forecast_elsewhere, preset_costs
+from simulator.predict.forecast import forecast
+from simulator.predict.preset import forecast_elsewhere, preset_target
+from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from simulator.strategies.registry import family
 from tests.benchmarks.published import pair, predicted
@@ -61,7 +63,7 @@ def test_every_published_figure_names_its_source_and_a_machine():
 def test_no_interval_of_a_preset_is_narrower_than_its_known_accuracy(model, batch):
     """These steps wait for the host; their intervals were 1 to 2 % wide."""
     job = Job(model, batch)
-    forecasts = dict(forecast_many(job, STRATEGIES, {}, *preset_costs(job, "h100")))
+    forecasts = answers(job, STRATEGIES, preset_target(job, "h100")).forecasts
     base = forecasts["baseline"]
     for text, forecasted in forecasts.items():
         document = prediction(forecasted, base, job.precision)
@@ -79,7 +81,7 @@ def test_no_interval_of_a_preset_is_narrower_than_its_known_accuracy(model, batc
 
 def test_replicas_on_several_gpus_are_as_uncertain():
     job = Job("lenet5", 64)
-    forecasts = dict(forecast_many(job, ["data-parallel"], {}, *preset_costs(job, "dgx-h100", 4)))
+    forecasts = answers(job, ["data-parallel"], preset_target(job, "dgx-h100", 4)).forecasts
     forecast = forecasts["data-parallel"]
     assert {name.rpartition(" ")[0] for name in forecast.sensitivity.deviations} >= {"link latency"}
     low, high = forecast.interval_s
@@ -88,7 +90,7 @@ def test_replicas_on_several_gpus_are_as_uncertain():
 
 def test_a_calibrated_step_is_not_widened_by_what_presets_get_wrong():
     job = Job("lenet5", 64)
-    forecast = dict(forecast_many(job, [], {}, *preset_costs(job, "h100")))["baseline"]
+    forecast = answers(job, [], preset_target(job, "h100")).forecasts["baseline"]
     assert forecast.from_specifications == 1.0
     measured = forecast.shares.model_copy(update={"measured": 1.0, "guessed": 0.0})
     assert type(forecast)(**{**vars(forecast), "shares": measured}).from_specifications == 0.0
@@ -103,7 +105,7 @@ JOB = Job("lenet5", 8, 16)
 def step_of(text: str, machine) -> float:
     strategy, options = strategies.parse(text)
     model = CostModel(machine)
-    return forecast(strategy.plan(JOB, machine, model, options), machine, model).timeline.step_s
+    return forecast(strategy.plan(JOB, machine, model, options), Target(machine, model)).timeline.step_s
 
 
 def trained(text: str):

@@ -9,15 +9,16 @@ from executors.tensors import job_tensors
 from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
 from simulator.engine.utilization import planned_mfu
-from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.editor.order import Order
 from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
 from simulator.plan.task import FORWARD
-from simulator.predict.forecast import Forecast, forecast, forecast_of, plan_strategy, planned_forecast
-from simulator.predict.preset import preset_costs
+from simulator.predict.forecast import Forecast, forecast
+from simulator.predict.planned import answer, forecast_of, plan_of
+from simulator.predict.preset import preset_target
 from simulator.predict.repeated import NEARLY, NotRepeatedError, repeated_group
+from simulator.predict.target import Target
 from simulator.strategies import few
 from simulator.strategies.pipeline.grid_csv import schedule_of
 from tests.support import staged_models
@@ -38,14 +39,14 @@ def _however_small(monkeypatch):
     monkeypatch.setattr(few, "MOST_TASKS", 0)
 
 
-def both(text: str, job: Job, machine: Machine, model: CostModel, mode: str = "eager") -> tuple[Forecast, Forecast]:
+def both(text: str, job: Job, target: Target) -> tuple[Forecast, Forecast]:
     """The forecasts of the plans with few and with all microbatches."""
 
-    def plan_of(wanted: int) -> Plan:
+    def planned(wanted: int) -> Plan:
         assert wanted, "the microbatches that are shown do not repeat themselves"
-        return plan_strategy(text, {}, job, machine, model, wanted)
+        return plan_of(job, text, target, few=wanted)
 
-    return forecast_of(plan_of, machine, model, mode), forecast(plan_strategy(text, {}, job, machine, model), machine, model, mode)
+    return forecast_of(planned, target), forecast(plan_of(job, text, target), target)
 
 
 def check_same(shown: Forecast, whole: Forecast) -> None:
@@ -75,7 +76,7 @@ def check_same(shown: Forecast, whole: Forecast) -> None:
 )  # fmt: skip
 def test_accumulated_microbatches_take_what_all_of_them_take(text):
     job = Job(DECODER, 8 * 19, 4096, "adamw", precision="mixed", accumulate=19)
-    check_same(*both(text, job, *preset_costs(job, "8xh100")))
+    check_same(*both(text, job, preset_target(job, "8xh100")))
 
 
 OTHER_PIPELINES = (
@@ -88,7 +89,7 @@ OTHER_PIPELINES = (
 @pytest.mark.parametrize("text", ["1f1b:stages=2", *(pytest.param(text, marks=THOROUGH) for text in OTHER_PIPELINES)])
 def test_the_microbatches_of_a_pipeline_take_what_all_of_them_take(text, microbatches):
     job = Job(DECODER, 2 * microbatches, 4096, "adamw", precision="mixed")
-    check_same(*both(f"{text},microbatches={microbatches},fold=on", job, *preset_costs(job, "8xh100")))
+    check_same(*both(f"{text},microbatches={microbatches},fold=on", job, preset_target(job, "8xh100")))
 
 
 @THOROUGH
@@ -96,7 +97,7 @@ def test_the_microbatches_of_a_pipeline_take_what_all_of_them_take(text, microba
 def test_images_on_four_gpus(text):
     """Inputs are large, and those of microbatches that are left out are held, too."""
     job = Job("resnet18", 4 * 66, 64)
-    check_same(*both(f"{text},fold=on", job, *preset_costs(job, "p100x4")))
+    check_same(*both(f"{text},fold=on", job, preset_target(job, "p100x4")))
 
 
 @THOROUGH
@@ -104,15 +105,15 @@ def test_a_cpu_and_a_graph():
     machine = core_groups(2)
     job = Job(CHAIN, 40, accumulate=20)
     for text in ("baseline", "data-parallel:fold=on"):
-        check_same(*both(text, job, machine, CostModel(machine)))
+        check_same(*both(text, job, Target.of(CostModel(machine))))
     job = Job(DECODER, 19, 4096, "adamw", precision="mixed", accumulate=19)
-    check_same(*both("baseline", job, *preset_costs(job, "h100"), mode="graph"))
+    check_same(*both("baseline", job, preset_target(job, "h100", mode="graph")))
 
 
 def test_a_plan_says_what_it_shows_and_does_not_run():
     machine = core_groups(2)
     job = Job(CHAIN, 40, accumulate=20)
-    plan = plan_strategy("baseline", {}, job, machine, CostModel(machine), 1)
+    plan = plan_of(job, "baseline", Target.of(CostModel(machine)), few=1)
     assert plan.semantics["shown"] == "4 of 20 microbatches are shown; those between do the same"
     assert plan.microbatches == 4
     assert load(dump(plan)) == plan
@@ -121,7 +122,7 @@ def test_a_plan_says_what_it_shows_and_does_not_run():
     for write in (Order.of, schedule_of):
         with refuses(Code.PLAN, "4 of 20 microbatches"):
             write(plan)
-    whole = plan_strategy("baseline", {}, job, machine, CostModel(machine))
+    whole = plan_of(job, "baseline", Target.of(CostModel(machine)))
     assert (whole.left_out, whole.microbatches) == (None, 20)
 
 
@@ -133,21 +134,22 @@ def test_steps_that_grow_with_each_microbatch_or_are_short_have_all_of_them(text
     """GPipe holds the activations of all microbatches."""
     machine = core_groups(2)
     job = Job(CHAIN, 2 * microbatches, accumulate=microbatches)
-    assert plan_strategy(text, {}, job, machine, CostModel(machine), 1).microbatches == microbatches
+    assert plan_of(job, text, Target.of(CostModel(machine)), few=1).microbatches == microbatches
 
 
 def test_a_step_below_the_limit_has_all_its_tasks(monkeypatch):
     monkeypatch.setattr(few, "MOST_TASKS", 20_000)
     machine = core_groups(2)
     job = Job(CHAIN, 40, accumulate=20)
-    assert planned_forecast(job, "baseline", {}, machine, CostModel(machine)).plan.left_out is None
+    assert answer(job, "baseline", Target.of(CostModel(machine))).plan.left_out is None
 
 
 def test_groups_are_nearly_alike_unless_a_device_falls_behind():
     """The last device begins each microbatch later after the one before, by a share of what a group takes."""
     job = Job(DECODER, 40, 4096, "adamw", precision="mixed")
-    machine, model = preset_costs(job, "8xh100")
-    plan = plan_strategy("1f1b:stages=2,microbatches=20,fold=on", {}, job, machine, model, 1)
+    target = preset_target(job, "8xh100")
+    machine, model = target.machine, target.costs
+    plan = plan_of(job, "1f1b:stages=2,microbatches=20,fold=on", target, few=1)
     timeline = simulate(plan, machine, model.resolve(plan), pair_multipliers=model.pair_multipliers)
     group = repeated_group(plan, timeline, [])
 
@@ -170,10 +172,10 @@ def test_groups_are_nearly_alike_unless_a_device_falls_behind():
 def test_a_step_that_does_not_get_into_its_pace_is_planned_with_all():
     """The host issues the tasks of a microbatch in nearly the time that they take: stage after stage, GPUs catch up with it for long."""
     job = Job("lm:form=llama,layers=2,d_model=64,heads=4,kv_heads=2,ffn=96,vocab=100", 24, 16, precision="mixed")
-    machine, model = preset_costs(job, "8xh100")
+    target = preset_target(job, "8xh100")
     text = "1f1b:stages=4,fold=on,microbatches=24"
-    plan = plan_strategy(text, {}, job, machine, model, 1)
+    plan = plan_of(job, text, target, few=1)
     assert plan.left_out.shown < 24
     with pytest.raises(NotRepeatedError, match="do not repeat those that are shown"):
-        forecast(plan, machine, model)
-    assert planned_forecast(job, text, {}, machine, model).plan.left_out is None
+        forecast(plan, target)
+    assert answer(job, text, target).plan.left_out is None

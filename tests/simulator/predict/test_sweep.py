@@ -3,8 +3,8 @@
 import pytest
 
 from simulator.model.job import Job
-from simulator.predict.forecast import forecast_many, prediction
-from simulator.predict.preset import preset_costs
+from simulator.predict.answers import answers, prediction
+from simulator.predict.preset import preset_target
 from simulator.predict.sweep import Axis, Outcome, Stretch, fastest, outcome, pareto, points, stretches
 from traces.documents.verdict import gain
 from traces.errors import Code, Refusal
@@ -90,8 +90,8 @@ def test_a_slower_plan_is_on_the_front_if_it_needs_less_memory():
 
 def test_the_outcome_of_a_prediction():
     job = Job("lenet5", 64)
-    machine, model = preset_costs(job, "h100", limit_bytes=1e6)
-    forecasts = dict(forecast_many(job, ["backward-fusion"], {}, machine, model))
+    target = preset_target(job, "h100", limit_bytes=1e6)
+    forecasts = answers(job, ["backward-fusion"], target).forecasts
     document = prediction(forecasts["backward-fusion"], forecasts["baseline"], "fp32", forecasts["pytorch"])
     result = outcome("backward-fusion", (64,), document)
     assert (result.step_s, result.speedup) == (document.step_s, document.against_pytorch)

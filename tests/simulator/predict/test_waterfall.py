@@ -15,8 +15,10 @@ from simulator.model.job import Job
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, PHASES, UPDATE
-from simulator.predict.forecast import Forecast, forecast_many, prediction
-from simulator.predict.preset import preset_costs
+from simulator.predict.answers import answers, prediction
+from simulator.predict.forecast import Forecast
+from simulator.predict.preset import preset_target
+from simulator.predict.target import Target
 from simulator.predict.waterfall import OnPath, StepParts, measured_waterfall, step_parts, task_seconds, waterfall
 from simulator.strategies import registry
 from tests.support.random_plans import MACHINES, plans
@@ -148,9 +150,10 @@ def every_forecast() -> list[tuple[Forecast, Forecast]]:
     """(baseline, strategy) for every strategy that runs LeNet on some machines, eagerly and, on a GPU, as a CUDA graph."""
     job, pairs = Job("lenet5", 8), []
     for name, mode in (("this-cpu", "eager"), ("h100", "eager"), ("v100", "graph"), ("p100x4", "eager"), ("2xgtx1060", "eager")):
-        machine, model = preset_costs(job, name)
+        target = preset_target(job, name)
+        machine, model = target.machine, target.costs
         texts = [*registry.names(len(machine.devices)), "pytorch-hooks:sync=phase"]
-        forecasts = dict(forecast_many(job, texts, {}, machine, model, mode))
+        forecasts = answers(job, texts, Target(machine, model, mode)).forecasts
         pairs += [(forecasts["baseline"], other) for other in forecasts.values() if isinstance(other, Forecast)]
     return pairs
 

@@ -26,6 +26,7 @@ from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from tests.support import chain_models, sequence_models
 from tests.support.jobs import MLP, planned
 from tests.support.refusals import refuses
@@ -143,10 +144,12 @@ def test_a_workers_share_of_the_jacobians_falls_with_the_number_of_workers():
 def test_the_level_is_the_one_predicted_fastest(two_cores):
     job = Job("rnn_bitstream", 1, image_size=256)
     model = CostModel(two_cores)
-    steps = {level: forecast(planned(f"bppsa:level={level}", job, two_cores), two_cores, model).timeline.step_s for level in range(9)}
+    steps = {
+        level: forecast(planned(f"bppsa:level={level}", job, two_cores), Target(two_cores, model)).timeline.step_s for level in range(9)
+    }
     chosen = planned("bppsa", job, two_cores)
     assert chosen.semantics["scan_level"] == min(steps, key=steps.get)
-    assert forecast(chosen, two_cores, model).timeline.step_s == min(steps.values())
+    assert forecast(chosen, Target(two_cores, model)).timeline.step_s == min(steps.values())
 
 
 def test_jacobians_count_as_backward_of_an_rnn_and_as_forward_of_a_gru(two_cores):
@@ -208,7 +211,7 @@ def test_a_device_of_a_scan_needs_as_much_memory_however_many_there_are():
         options = {"bppsa": f"scan=blelloch,devices={count}", "gpipe": f"microbatches={count},rematerialize=on"}
         for name, batch in (("bppsa", 4), ("gpipe", 4 * count)):
             plan = planned(f"{name}:{options[name]}", Job(f"{chains.__file__}:tanh_{2 * count}", batch, form="fused"), machine)
-            spans = forecast(plan, machine, CostModel(machine)).timeline.spans
+            spans = forecast(plan, Target.of(CostModel(machine))).timeline.spans
             most[name].append(max(peaks(memory_over_time(plan, spans)).values()))
     assert len(set(most["bppsa"])) == 1
     grown = [later - earlier for earlier, later in pairwise(most["gpipe"])]
@@ -287,7 +290,8 @@ def test_the_level_of_layers_is_the_one_predicted_fastest(two_cores):
     training_job, model = Job("lenet5", 8), CostModel(two_cores)
     chosen = planned("bppsa", training_job, two_cores)
     step_s = {
-        level: forecast(planned(f"bppsa:level={level}", training_job, two_cores), two_cores, model).timeline.step_s for level in range(3)
+        level: forecast(planned(f"bppsa:level={level}", training_job, two_cores), Target(two_cores, model)).timeline.step_s
+        for level in range(3)
     }
     assert step_s[chosen.semantics["scan_level"]] == min(step_s.values())
 

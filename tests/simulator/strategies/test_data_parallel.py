@@ -15,6 +15,7 @@ from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.plan.task import COLLECTIVE, TRANSFER, UPDATE
 from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from tests.support import mlp
 from tests.support.applicable import core_groups
 from tests.support.jobs import MLP, planned
@@ -279,6 +280,6 @@ def test_a_forecast_of_four_p100():
     job = Job("resnet18", 128)
     forecasts = {}
     for text in ("baseline", "data-parallel"):
-        forecasts[text] = forecast(planned(text, job, machine), machine, CostModel(machine))
+        forecasts[text] = forecast(planned(text, job, machine), Target.of(CostModel(machine)))
     speedup = forecasts["baseline"].timeline.step_s / forecasts["data-parallel"].timeline.step_s
     assert 1.5 < speedup < 4.0

@@ -4,7 +4,8 @@ from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.predict.forecast import plan_strategy
+from simulator.predict.planned import plan_of
+from simulator.predict.target import Target
 from simulator.strategies.sharding.configuration import StepOptions
 from simulator.strategies.sharding.configurations import place
 from simulator.strategies.sharding.network import Network
@@ -31,11 +32,11 @@ def steps_of_divisions(count):
 
 def test_of_the_best_divisions_the_fastest_in_the_simulation_is_kept():
     steps = list(steps_of_divisions(4))
-    assert step_s(plan_strategy("deepa:simulated=4", {}, JOB, MACHINE, COSTS)) == min(steps)
-    assert step_s(plan_strategy("deepa:simulated=1", {}, JOB, MACHINE, COSTS)) == steps[0]
+    assert step_s(plan_of(JOB, "deepa:simulated=4", Target(MACHINE, COSTS))) == min(steps)
+    assert step_s(plan_of(JOB, "deepa:simulated=1", Target(MACHINE, COSTS))) == steps[0]
     assert min(steps) < steps[0], "a sum of costs hides no transfer, and is not the whole truth"
 
 
 def test_no_division_to_choose_from_is_refused():
     with refuses(Code.REQUEST, r"^strategy deepa: simulated is 0; expected at least 1$"):
-        plan_strategy("deepa:simulated=0", {}, JOB, MACHINE, COSTS)
+        plan_of(JOB, "deepa:simulated=0", Target(MACHINE, COSTS))

@@ -12,7 +12,8 @@ from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, COLLECTIVE
-from simulator.predict.forecast import forecast_strategy, plan_strategy, references
+from simulator.predict.planned import answer, plan_of
+from simulator.predict.target import Target, references
 from simulator.strategies import registry
 from simulator.strategies.pytorch_ddp import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from tests.support import mlp
@@ -28,7 +29,7 @@ LOOPS = ("pytorch-ddp", "pytorch-fsdp")
 
 
 def planned(text: str, job: Job, machine=MACHINE) -> Plan:
-    return plan_strategy(text, {}, job, machine, CostModel(machine))
+    return plan_of(job, text, Target.of(CostModel(machine)))
 
 
 def names(plan: Plan, kind: str) -> list[str]:
@@ -103,10 +104,10 @@ def test_hooks_take_as_much_longer_on_a_host_as_an_op_of_the_loop_does():
 
 def test_the_host_waits_for_nothing_while_it_runs_hooks_and_issues_nothing_else():
     """Ops of a few numbers wait for the host: a step is what it takes to issue all tasks, hooks among them."""
-    predicted = forecast_strategy(Job(UNBIASED, 4), "pytorch-fsdp", {}, MACHINE, CostModel(MACHINE))
+    predicted = answer(Job(UNBIASED, 4), "pytorch-fsdp", Target.of(CostModel(MACHINE)))
     costs = zip(predicted.plan.tasks, predicted.costs, strict=True)
     of_hooks = sum(cost.issue_s for task, cost in costs if task.body.kind == "hook")
-    plain = forecast_strategy(Job(UNBIASED, 2), "pytorch", {}, MACHINE, CostModel(MACHINE))
+    plain = answer(Job(UNBIASED, 2), "pytorch", Target.of(CostModel(MACHINE)))
     assert predicted.timeline.step_s > of_hooks + plain.timeline.step_s / 2
 
 
@@ -124,7 +125,7 @@ def test_every_answer_for_several_devices_has_them_and_none_for_one():
 def test_processes_on_a_cpu_each_run_their_hooks():
     """Of two processes joined by gloo both are in the plan, and hooks take time of their cores."""
     machine = this_cpu(devices=2, library="gloo")
-    predicted = forecast_strategy(Job(UNBIASED, 4), "pytorch-ddp", {}, machine, CostModel(machine))
+    predicted = answer(Job(UNBIASED, 4), "pytorch-ddp", Target.of(CostModel(machine)))
     own = [task for task in predicted.plan.tasks if task.body.kind == "hook"]
     assert {task.device for task in own} == {"cpu:0", "cpu:1"}
     costs = zip(predicted.plan.tasks, predicted.costs, strict=True)
@@ -138,7 +139,7 @@ def test_a_process_of_a_cpu_has_the_loop_of_its_own_threads(text):
 
     def step_s(**loops: LoopCosts) -> float:
         model = CostModel(machine, Profile(identity=Identity(kind="cpu"), **loops))
-        return forecast_strategy(Job(UNBIASED, 4), text, {}, machine, model).timeline.step_s
+        return answer(Job(UNBIASED, 4), text, Target(machine, model)).timeline.step_s
 
     assert step_s(loop=slow, rank_loop=fast) == step_s(loop=fast) < step_s(loop=slow)
 

@@ -23,7 +23,10 @@ from simulator.plan.json import dump, load
 from simulator.plan.messages import between_devices
 from simulator.plan.task import BACKWARD, TRANSFER, UPDATE
 from simulator.plan.task import FORWARD as FORWARD_PHASE
-from simulator.predict.forecast import forecast, plan_strategy, prediction
+from simulator.predict.answers import prediction
+from simulator.predict.forecast import forecast
+from simulator.predict.planned import plan_of
+from simulator.predict.target import Target
 from simulator.strategies import baseline, data_parallel
 from simulator.strategies.data_parallel import Options
 from simulator.strategies.hybrid_pipeline import in_turn
@@ -79,7 +82,7 @@ def test_staged_sends_take_turns_with_the_computations_of_both_devices():
     machine = over_the_host(3, 1e7)
     model = CostModel(machine)
     direct, staged = (
-        forecast(planned(f"stale-pipeline:placement=3-6{more}", JOB, machine), machine, model) for more in ("", ",sends=staged")
+        forecast(planned(f"stale-pipeline:placement=3-6{more}", JOB, machine), Target(machine, model)) for more in ("", ",sends=staged")
     )
     tasks = {task.name: task for task in staged.plan.tasks}
     sends = [task for task in direct.plan.tasks if task.body.is_copy]
@@ -251,7 +254,7 @@ def test_a_pipeline_with_fewer_bubbles_is_predicted_to_be_faster():
     model = CostModel(machine)
     training = Job("vgg16", 64)
     step_s = {
-        text: forecast(plan_strategy(text, {}, training, machine, model), machine, model).timeline.step_s
+        text: forecast(plan_of(training, text, Target(machine, model)), Target(machine, model)).timeline.step_s
         for text in ("model-parallel", "gpipe:microbatches=8", "zero-bubble:microbatches=8,memory=free", "stale-pipeline")
     }
     assert step_s["stale-pipeline"] < step_s["zero-bubble:microbatches=8,memory=free"] < step_s["gpipe:microbatches=8"]
@@ -335,7 +338,7 @@ def test_a_prediction_takes_them_into_account():
     for receives in ("free", "blocking"):
         machine = linked(2, receives)
         plan = plan_pipeline("1f1b:microbatches=8", chain(), machine)
-        step_s.append(forecast(plan, machine, CostModel(machine)).timeline.step_s)
+        step_s.append(forecast(plan, Target.of(CostModel(machine))).timeline.step_s)
     assert step_s[0] < step_s[1]
 
 
@@ -411,8 +414,8 @@ def test_equal_devices_do_the_same_at_the_same_time(update, more):
 def test_a_prediction_counts_the_tasks_of_all_devices():
     machine = two_nodes()
     model = CostModel(machine)
-    replicated = forecast(data_parallel.plan(RANKED, machine, model, Options()), machine, model)
-    alone = forecast(baseline.plan(RANKED, machine, model, baseline.Options()), machine, model)
+    replicated = forecast(data_parallel.plan(RANKED, machine, model, Options()), Target(machine, model))
+    alone = forecast(baseline.plan(RANKED, machine, model, baseline.Options()), Target(machine, model))
     assert prediction(replicated, alone, "fp32").tasks == len(replicated.timeline.spans) >= 3 * len(replicated.plan.tasks)
     assert len(replicated.plan.tasks) > 16 * len(alone.plan.tasks)  # besides, there are fetches of the batch and reductions
 

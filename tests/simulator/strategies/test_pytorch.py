@@ -18,7 +18,9 @@ from simulator.model.job import Job
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.bodies.update import STATE, Update, forms
 from simulator.plan.plan import Plan
-from simulator.predict.forecast import forecast, plan_strategy, references
+from simulator.predict.forecast import forecast
+from simulator.predict.planned import plan_of
+from simulator.predict.target import Target, references
 from simulator.strategies import registry
 from tests.support import norm_models
 from tests.support.jobs import MLP
@@ -42,7 +44,7 @@ class Issued(TorchDispatchMode):
 
 
 def plain_plan(job: Job, machine: Machine) -> Plan:
-    return plan_strategy("pytorch", {}, job, machine, CostModel(machine))
+    return plan_of(job, "pytorch", Target.of(CostModel(machine)))
 
 
 @pytest.mark.sampled(3)
@@ -70,7 +72,7 @@ def test_attention_with_dropout_is_one_op_on_a_gpu_as_without(precision):
     """There PyTorch has a fused kernel that draws its own mask, and schedules run it too; on a CPU both run products and a softmax."""
     job = Job(f"{norm_models.__file__}:dropping", 2, precision=precision)
     gpu, cpu = plain_plan(job, load_machine("h100")), plain_plan(job, this_cpu())
-    baseline = plan_strategy("baseline", {}, job, load_machine("h100"), CostModel(load_machine("h100")))
+    baseline = plan_of(job, "baseline", Target(load_machine("h100"), CostModel(load_machine("h100"))))
     fused = [task.body for task in gpu.tasks if isinstance(task.body, OpCall) and "dot_product" in task.body.target]
     assert [json.loads(body.args)[place] for body, place in zip(fused, (3, 6), strict=True)] == [0.2, 0.2]
     assert [task.body for task in baseline.tasks if isinstance(task.body, OpCall) and "dot_product" in task.body.target] == fused
@@ -119,7 +121,7 @@ def test_a_cpu_works_on_one_op_with_all_its_cores():
 def test_a_split_gpu_is_whole_for_plain_pytorch_which_is_always_eager():
     machine = split(load_machine("h100"), 2)
     job = Job(MLP, 4)
-    predicted = forecast(plain_plan(job, machine), machine, CostModel(machine), "graph")
+    predicted = forecast(plain_plan(job, machine), Target.of(CostModel(machine), "graph"))
     assert predicted.machine.devices[0].sms == 132
     assert predicted.timeline.mode == "eager"
 
@@ -140,7 +142,7 @@ def test_the_host_takes_what_autograd_takes_and_not_what_the_executor_does():
     from simulator.machine.measured_gpu import with_measured
 
     machine = with_measured(load_machine("h100"), profile)
-    predicted = forecast(plan, machine, CostModel(machine, profile))
+    predicted = forecast(plan, Target.of(CostModel(machine, profile)))
     forward, backward = (sum(task.phase == phase for task in plan.tasks) for phase in ("forward", "backward"))
     views, parameters = sum(task.view_calls for task in plan.tasks), len(plan.gradients)
     host_us = 7 * forward + 4 * backward + views + 5 + 10 + 3 * parameters
@@ -152,8 +154,8 @@ def test_only_the_calls_of_the_optimizer_take_what_a_call_takes():
     machine, job = load_machine("h100"), Job(MLP, 4, form="for")
     loop, calls = LoopCosts(update_s=1.0), {}
     for fusion in ("none", "forward", "backward"):
-        plan = plan_strategy(f"pytorch-hooks:fusion={fusion}", {}, job, machine, CostModel(machine))
-        predicted = forecast(plan, machine, CostModel(machine, profile_of(plan, machine, loop)))
+        plan = plan_of(job, f"pytorch-hooks:fusion={fusion}", Target.of(CostModel(machine)))
+        predicted = forecast(plan, Target.of(CostModel(machine, profile_of(plan, machine, loop))))
         calls[fusion] = round(predicted.timeline.step_s)
     graph = job.graph()
     assert calls == {"none": 1, "forward": len({graph.layers[name] for name in graph.parameters}), "backward": len(graph.parameters)}
@@ -161,9 +163,7 @@ def test_only_the_calls_of_the_optimizer_take_what_a_call_takes():
 
 def test_hooks_update_within_the_passes():
     machine, job = load_machine("h100"), Job(MLP, 4, form="for")
-    plans = {
-        fusion: plan_strategy(f"pytorch-hooks:fusion={fusion}", {}, job, machine, CostModel(machine)) for fusion in ("forward", "backward")
-    }
+    plans = {fusion: plan_of(job, f"pytorch-hooks:fusion={fusion}", Target.of(CostModel(machine))) for fusion in ("forward", "backward")}
     forward, backward = ([task.name for task in plans[fusion].tasks] for fusion in plans)
     phases = [task.phase for task in plans["forward"].tasks]
     assert phases.index("update") == 0, "the first layer's, from the step before, before its forward"
@@ -173,7 +173,7 @@ def test_hooks_update_within_the_passes():
     assert first.layer == plans["backward"].tasks[backward.index(first.name) - 1].layer, "right after the gradient of the last layer"
     assert len(forward) < len(backward), "by layer, and by parameter"
     with refuses(Code.MODEL, "pytorch-hooks:fusion=forward"):
-        plan_strategy("pytorch-hooks:fusion=backward", {}, Job(MLP, 4, form="for", clip_norm=1.0), machine, CostModel(machine))
+        plan_of(Job(MLP, 4, form="for", clip_norm=1.0), "pytorch-hooks:fusion=backward", Target.of(CostModel(machine)))
 
 
 def test_a_host_that_waits_after_each_phase_issues_updates_late():
@@ -182,8 +182,8 @@ def test_a_host_that_waits_after_each_phase_issues_updates_late():
     job = Job("mobilenet_v2", 32, optimizer="adam", form="for")
     step_s = {}
     for text in ("none", "none,sync=phase", "forward,sync=phase", "backward,sync=phase"):
-        plan = plan_strategy(f"pytorch-hooks:release=1.6,fusion={text}", {}, job, machine, CostModel(machine))
-        step_s[text] = forecast(plan, machine, CostModel(machine)).timeline.step_s
+        plan = plan_of(job, f"pytorch-hooks:release=1.6,fusion={text}", Target.of(CostModel(machine)))
+        step_s[text] = forecast(plan, Target.of(CostModel(machine))).timeline.step_s
         waits = [task.name for task in plan.tasks if task.body.blocks_host]
         assert waits == {
             "none": [],
@@ -200,32 +200,30 @@ def test_release_1_6_launches_more():
     launches = {}
     for optimizer in ("sgd", "adam"):
         for release in ("2", "1.6"):
-            plan = plan_strategy(
-                f"pytorch-hooks:release={release}", {}, Job(MLP, 4, optimizer=optimizer, form="for"), machine, CostModel(machine)
-            )
+            plan = plan_of(Job(MLP, 4, optimizer=optimizer, form="for"), f"pytorch-hooks:release={release}", Target.of(CostModel(machine)))
             launches[optimizer, release] = {task.body.launches for task in plan.tasks if task.body.is_update}
     assert launches == {("sgd", "2"): {1}, ("sgd", "1.6"): {2}, ("adam", "2"): {8}, ("adam", "1.6"): {10}}
     with refuses(Code.REQUEST, "release=1.6 has no fused form; use --optimizer adam:for"):
-        plan_strategy("pytorch-hooks:release=1.6", {}, Job(MLP, 4, optimizer="adam", form="fused"), machine, CostModel(machine))
+        plan_of(Job(MLP, 4, optimizer="adam", form="fused"), "pytorch-hooks:release=1.6", Target.of(CostModel(machine)))
 
 
 def test_in_one_graph_per_step_the_host_launches_once():
     """Every op takes its 1 us and a gap between two nodes; what the host takes per op, 5 us and the loop's, does not count."""
     job, machine = Job(MLP, 4), load_machine("h100")
-    plan = plan_strategy("pytorch-graph", {}, job, machine, CostModel(machine))
+    plan = plan_of(job, "pytorch-graph", Target.of(CostModel(machine)))
     eager = plain_plan(job, machine)
     assert [task.name for task in plan.tasks] == [task.name for task in eager.tasks], "the ops are the user's own"
     profile = profile_of(plan, machine, LoopCosts(forward_s=1e-3, backward_s=1e-3))
-    graph = forecast(plan, machine, CostModel(machine, profile), "eager")
+    graph = forecast(plan, Target.of(CostModel(machine, profile), "eager"))
     assert graph.timeline.mode == "graph"
     assert graph.timeline.step_s == pytest.approx(len(plan.tasks) * (1e-6 + machine.hosts[0].node_gap_s))
-    assert forecast(eager, machine, CostModel(machine, profile)).timeline.step_s > 10 * graph.timeline.step_s
+    assert forecast(eager, Target.of(CostModel(machine, profile))).timeline.step_s > 10 * graph.timeline.step_s
 
 
 def test_a_graph_needs_a_gpu():
     machine = this_cpu()
     with refuses(Code.DEVICES):
-        plan_strategy("pytorch-graph", {}, Job(MLP, 4), machine, CostModel(machine))
+        plan_of(Job(MLP, 4), "pytorch-graph", Target.of(CostModel(machine)))
     assert references(machine) == ("pytorch",)
     assert references(load_machine("h100")) == ("pytorch", "pytorch-graph")
 
@@ -236,7 +234,7 @@ def test_without_a_profile_every_op_takes_the_assumed_time_of_the_loop():
     plan = plain_plan(Job(MLP, 4), machine)
     launches = sum(task.body.launches for task in plan.tasks)
     ops = sum(task.phase != "update" for task in plan.tasks)
-    predicted = forecast(plan, machine, CostModel(machine))
+    predicted = forecast(plan, Target.of(CostModel(machine)))
     assert predicted.timeline.step_s == pytest.approx(6e-6 * launches + 20e-6 * ops)
     low, high = predicted.interval_s
     assert high / low > 2, "the time of modules and autograd is less certain than any other"
@@ -251,7 +249,7 @@ def test_on_a_cpu_what_the_loop_adds_belongs_to_the_task():
     plan = plain_plan(job, machine)
     step_s = {
         added_s: forecast(
-            plan, machine, CostModel(machine, profile_of(plan, machine, LoopCosts(forward_s=added_s, backward_s=added_s)))
+            plan, Target.of(CostModel(machine, profile_of(plan, machine, LoopCosts(forward_s=added_s, backward_s=added_s))))
         ).timeline.step_s
         for added_s in (0.0, 1.0)
     }
@@ -260,7 +258,7 @@ def test_on_a_cpu_what_the_loop_adds_belongs_to_the_task():
 
 def test_costs_on_several_threads_are_at_most_those_of_one():
     machine = this_cpu()
-    plan = plan_strategy("baseline", {}, job := Job(MLP, 4), machine, CostModel(machine))
+    plan = plan_of(job := Job(MLP, 4), "baseline", Target.of(CostModel(machine)))
     one = Stats.from_samples([1.0])
     costs = {key: KeyCost(one, one, op_class="elementwise", flops=1.0, bytes=1.0) for key in plan.keys(machine)}
     model = CostModel(machine, Profile(identity=Identity(kind="cpu"), costs=costs))

@@ -296,10 +296,10 @@ def test_a_measurement_of_this_job_is_found_by_a_reload_and_by_other_pages(littl
 
 
 def test_another_strategy_leaves_the_other_answers_as_they_are(page, monkeypatch):
-    from simulator.predict import forecast
+    from simulator.predict import planned as planning
 
-    planned, plan = [], forecast.plan_strategy
-    monkeypatch.setattr(forecast, "plan_strategy", lambda text, *rest: planned.append(text) or plan(text, *rest))
+    planned, plan = [], planning.plan_of
+    monkeypatch.setattr(planning, "plan_of", lambda job, text, *rest: planned.append(text) or plan(job, text, *rest))
     app = page(**JOB, strategy=["forward-fusion"], optimizer="adagrad:for")
     assert sorted(planned) == ["baseline", "forward-fusion", "pytorch", "pytorch-ddp", "pytorch-fsdp", "pytorch-graph"]
     planned.clear()

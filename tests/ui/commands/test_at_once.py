@@ -7,9 +7,9 @@ import pytest
 from calibrate.identity import cpu_identity
 from calibrate.placement import DEFAULT_PLACEMENT
 from calibrate.planned import calibration_seconds
-from calibrate.profiles import costs_for
+from calibrate.profiles import target_for
 from simulator.model.job import Job
-from simulator.predict.forecast import forecast_many, prediction
+from simulator.predict.answers import answers, prediction
 from tests.support.own_profiles import profile_with
 from tests.support.refusals import refused
 from traces.documents.comparison import Prediction
@@ -103,7 +103,7 @@ class Counting:
         """It has no process."""
 
     def machine(self, profile):
-        return costs_for(JOB, None, None)[0]
+        return target_for(JOB, None, None).machine
 
     def calibrate(self, plans, machine, profile, save_to, progress):
         keys = [key for plan in plans for key in plan.keys(machine)]
@@ -124,9 +124,8 @@ def testbed(monkeypatch):
 
 
 def asked(wanted: bool | None) -> bool:
-    machine, model = costs_for(JOB, None, None)
-    forecasts = {JOB: dict(forecast_many(JOB, ["baseline"], {}, machine, model))}
-    return at_once.measured_at_once(forecasts, model, None, DEFAULT_PLACEMENT, wanted, quiet=True)
+    target = target_for(JOB, None, None)
+    return at_once.measured_at_once([answers(JOB, ["baseline"], target)], None, DEFAULT_PLACEMENT, wanted, quiet=True)
 
 
 def test_measuring_stops_in_time_and_keeps_what_it_has(testbed, measured, capsys):
@@ -151,13 +150,13 @@ def test_what_would_take_long_is_measured_on_request_only(testbed, measured, mon
 
 def test_the_estimate_is_of_missing_keys(measured):
     measured(1.0)
-    machine, model = costs_for(JOB, None, None)
-    known = dict(forecast_many(JOB, ["baseline"], {}, machine, model))
+    target = target_for(JOB, None, None)
+    known = answers(JOB, ["baseline"], target).forecasts
     assert calibration_seconds(known.values(), 9) == 0
     measured(0.5)
-    machine, model = costs_for(JOB, None, None)
-    missing = model.missing(known["baseline"].plan)
-    half = dict(forecast_many(JOB, ["baseline"], {}, machine, model))
+    target = target_for(JOB, None, None)
+    missing = target.costs.missing(known["baseline"].plan)
+    half = answers(JOB, ["baseline"], target).forecasts
     assert calibration_seconds([half["baseline"]], 9) >= 9 * len(missing) * 1e-3
 
 
@@ -169,8 +168,8 @@ def test_a_speed_up_over_a_step_that_was_not_measured_has_no_verdict(measured):
         profile.costs.pop(key)
     place.write_text("{}")
     profile.save(place)
-    machine, model = costs_for(JOB, None, None)
-    known = dict(forecast_many(JOB, ["baseline"], {}, machine, model))
+    target = target_for(JOB, None, None)
+    known = answers(JOB, ["baseline"], target).forecasts
     assert not any(isinstance(each, Refusal) for each in known.values())
     answer = prediction(known["baseline"], known["baseline"], "fp32", known["pytorch"])
     assert (answer.shares.measured, answer.measured_share, answer.gain_over_pytorch.verdict) == (1.0, 0.0, "no verdict")

@@ -17,7 +17,7 @@ from ui.cli import app
 from ui.commands import job_options
 from ui.commands.job_options import takes_job
 from ui.request import JobRequest
-from ui.service.jobs import Forecast, predict_many
+from ui.service.jobs import Answer, predict_many
 
 GRID = ("predict", "--model", "lenet5", "--batch", "8,16", "--batch", 8, "--machine", "v100,p100")
 STRATEGIES = ("--strategy", "turbodl", "--strategy", "backward-fusion")
@@ -162,7 +162,7 @@ def test_outputs_do_not_overwrite_inputs(schedcast, tmp_path):
 def test_the_app_counts_real_devices_too():
     request = JobRequest("lenet5", 4, precision="fp32", machine="h100", strategies=("baseline", "data-parallel"), partition=2)
     plain, _, baseline, parallel = predict_many(request).values()
-    assert isinstance(parallel, Forecast)
+    assert isinstance(parallel, Answer)
     assert plain.prediction.strategy == "pytorch"
     assert parallel.prediction.pytorch_step_s == plain.prediction.step_s
     assert len(baseline.prediction.devices) == 1

@@ -9,7 +9,7 @@ from calibrate.identity import comparable_cpu
 from calibrate.profiles import own_profile
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.op_points import OpPoint, key_points, op_points, roof
-from simulator.predict.forecast import plan_strategy
+from simulator.predict.planned import plan_of
 from traces.documents.profile import Profile
 from ui.app.links import command, query_of, request_fields
 from ui.app.page_parts import formulas_ui, table_ui
@@ -70,9 +70,8 @@ def page() -> None:
 @lru_cache(maxsize=8)
 def machine_of_job(asked: Asked) -> tuple[CostModel, tuple[OpPoint, ...]]:
     """The costs of the machine that is asked for, and the ops of the job's baseline on it."""
-    machine, model = asked.target
-    plan = plan_strategy("baseline", {}, asked.job, machine, model)
-    return model, tuple(op_points(plan, model))
+    model = asked.target.costs
+    return model, tuple(op_points(plan_of(asked.job, "baseline", asked.target), model))
 
 
 def figures_ui(model: CostModel) -> None:

@@ -31,18 +31,18 @@ from ui.present import charts, predictions, sentences, tables
 from ui.present.formulas import FORMULAS, PREDICTED
 from ui.present.labels import PEAK, markdown_escaped, strategy_name
 from ui.present.page import Section
-from ui.present.predictions import fit_words, place, prediction_document, predictions_document
+from ui.present.predictions import answers_document, fit_words, place
 from ui.present.predictions_page import prediction_section, predictions_sections, timeline_section
 from ui.present.sentences import no_verdict_words
 from ui.request import JobRequest
 from ui.service import jobs
-from ui.service.jobs import Forecast
+from ui.service.jobs import Answer
 
 #: The module of `ui.app.pages` that shows the runs.
 PAGE = "what_if"
 
 
-def unmeasured_ui(request: JobRequest, forecasts: Sequence[Forecast]) -> None:
+def unmeasured_ui(request: JobRequest, forecasts: Sequence[Answer]) -> None:
     """Say first if too little was measured for a verdict. On this CPU, offer to measure the job, as `predict --calibrate` does."""
     here = all(answer.measured_here for answer in forecasts)
     words = no_verdict_words((answer.prediction.measured_share for answer in forecasts), here)
@@ -91,8 +91,8 @@ SETTLE_S = 0.4
 _SETTLED = "settled batch"
 #: Where a session keeps the last request, its steps, and those before it.
 _STEPS = "predicted steps"
-#: Forecasts and refusals by the text of the strategy.
-Answers = Mapping[str, Forecast | Refusal]
+#: Answers and refusals by the text of the strategy.
+Answers = Mapping[str, Answer | Refusal]
 
 
 def page() -> None:
@@ -131,9 +131,9 @@ def pin_ui(request: JobRequest) -> None:
         link_ui("compare", "Compare what is pinned")
 
 
-def forecasts_of(answers: Answers) -> list[Forecast]:
+def forecasts_of(answers: Answers) -> list[Answer]:
     """Return the answers that are forecasts."""
-    return [answer for answer in answers.values() if isinstance(answer, Forecast)]
+    return [answer for answer in answers.values() if isinstance(answer, Answer)]
 
 
 def refusals_of(answers: Answers) -> dict[str, Refusal]:
@@ -166,7 +166,7 @@ def answers_ui(request: JobRequest, answers: Answers) -> None:
     share_ui(command(request), query_of(request), downloads(request, answers, chosen))
 
 
-def verdicts_ui(request: JobRequest, forecasts: Sequence[Forecast]) -> None:
+def verdicts_ui(request: JobRequest, forecasts: Sequence[Answer]) -> None:
     """Show a line per strategy: green if it is faster, red if it does not fit, yellow if it is slower."""
     unmeasured_ui(request, forecasts)
     for answer in (answer for answer in forecasts if fit_words(answer.prediction)):
@@ -191,7 +191,7 @@ def fitting_ui(request: JobRequest, text: str, number: int) -> None:
     st.write(markdown_escaped(" ".join(predictions.sentences_of(words))))
 
 
-def earlier_step_s(request: JobRequest, forecasts: Sequence[Forecast]) -> Mapping[str, float]:
+def earlier_step_s(request: JobRequest, forecasts: Sequence[Answer]) -> Mapping[str, float]:
     """The step of each strategy before the last change of the controls, and keeps the present ones for the next change."""
     now = {answer.text: answer.prediction.step_s for answer in forecasts}
     kept = st.session_state.get(_STEPS)
@@ -200,7 +200,7 @@ def earlier_step_s(request: JobRequest, forecasts: Sequence[Forecast]) -> Mappin
     return kept[2]
 
 
-def details_ui(answer: Forecast, plain: Forecast | None, earlier: Mapping[str, float]) -> None:
+def details_ui(answer: Answer, plain: Answer | None, earlier: Mapping[str, float]) -> None:
     """Show one prediction: figures, its timeline below that of plain PyTorch, explanation and longest tasks of its critical path."""
     prediction = answer.prediction
     figures_ui(answer, earlier.get(answer.text))
@@ -215,7 +215,7 @@ def details_ui(answer: Forecast, plain: Forecast | None, earlier: Mapping[str, f
         st.dataframe(tables.critical_cells(prediction, LONGEST), hide_index=True)
 
 
-def speed_ui(request: JobRequest, answer: Forecast) -> None:
+def speed_ui(request: JobRequest, answer: Answer) -> None:
     """Compare the predicted step with one that the user measured, and with the nearest published ones."""
     with st.expander("Is my step normal?"):
         measured_ms = quantity(st, "A step that you measured, ms", "measured ms", placeholder="none")
@@ -225,7 +225,7 @@ def speed_ui(request: JobRequest, answer: Forecast) -> None:
         table_ui(predictions.near_cells(speed))
 
 
-def figures_ui(answer: Forecast, earlier_s: float | None = None) -> None:
+def figures_ui(answer: Answer, earlier_s: float | None = None) -> None:
     """Show the figures of one prediction, and on request how they are computed. A step that does not fit has no time to rely on.
 
     `earlier_s`: the step before the last change of the controls.
@@ -262,15 +262,12 @@ def _change_words(earlier_s: float | None, step_s: float) -> str | None:
 
 def document(request: JobRequest, answers: Answers, machine: str) -> dict:
     """What the command line prints with `--json`: one strategy's own document, or that of several."""
-    forecasts = forecasts_of(answers)
     where = place(request.model, request.batch, machine)
-    if len(request.strategies) == 1:
-        return prediction_document(where, forecasts[-1].prediction)
-    refused = [where | {"strategy": text, "why": refusal.words} for text, refusal in refusals_of(answers).items()]
-    return predictions_document([where | answer.prediction.document() for answer in forecasts], refused)
+    told = [(where, text, own if isinstance(own, Refusal) else own.prediction) for text, own in answers.items()]
+    return answers_document(told, one=len(request.strategies) == 1)
 
 
-def page_sections(document: Mapping[str, Any], chosen: Forecast) -> list[Section]:
+def page_sections(document: Mapping[str, Any], chosen: Answer) -> list[Section]:
     """What a page for a colleague says: the answers in `document`, and the timeline of the chosen one."""
     if "predictions" in document:
         answers = predictions_sections(Predictions.model_validate(document))
@@ -279,7 +276,7 @@ def page_sections(document: Mapping[str, Any], chosen: Forecast) -> list[Section
     return [*answers, timeline_section(chosen.timeline, f"of {chosen.text}")]
 
 
-def downloads(request: JobRequest, answers: Answers, chosen: Forecast) -> list[Download]:
+def downloads(request: JobRequest, answers: Answers, chosen: Answer) -> list[Download]:
     """The page, the table and the document of all answers, and pictures of the chosen one's timeline."""
     predictions = [answer.prediction for answer in forecasts_of(answers)]
     rows = partial(tables.prediction_rows, predictions, chosen.measured_here)

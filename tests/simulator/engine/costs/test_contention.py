@@ -26,6 +26,7 @@ from simulator.engine.interference import modeled_slow_downs
 from simulator.engine.simulation import simulate
 from simulator.model.job import Job
 from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from tests.support import tiny
 from tests.support.jobs import MLP, planned
 from traces.documents.profile import Contention, Identity, Interference, KeyCost, Profile, Stats
@@ -220,7 +221,7 @@ def test_a_forecast_uses_the_profiles_multipliers_where_lanes_share_a_memory(two
     for text, longer in (("backward-fusion:update_stream=on", True), ("backward-fusion", False)):
         plan = planned(text, Job(MLP, 4), two_cores)
         without, with_ones, with_twos = (
-            forecast(plan, two_cores, CostModel(two_cores, calibrated(plan, two_cores, known))).timeline.step_s
+            forecast(plan, Target.of(CostModel(two_cores, calibrated(plan, two_cores, known)))).timeline.step_s
             for known in (None, Contention(multipliers={"compute|compute": 1.0}), slow)
         )
         assert without == pytest.approx(with_ones)  # tiny operands draw almost no bandwidth

@@ -19,8 +19,9 @@ from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.bodies.update import Update
 from simulator.plan.keys import cost_key
 from simulator.plan.task import ACTIVATION, BACKWARD, FORWARD, Segment, Task
-from simulator.predict.forecast import forecast_strategy
 from simulator.predict.intervals import Z_90
+from simulator.predict.planned import answer
+from simulator.predict.target import Target
 from tests.support.jobs import MLP, planned
 from tests.support.own_profiles import profile_with
 from tests.support.small_plans import G1, W1, H, X, Y, copied, forward_fused, machine, mm, plan_of, sgd, value
@@ -407,10 +408,10 @@ def test_only_plain_pytorch_has_it_and_all_of_it_is_wrong_together():
     for s_per_byte in (0.0, 1.0):
         profile.loop = profile.loop.model_copy(update={"fresh_s_per_byte": s_per_byte})
         for name in ("pytorch", "baseline"):
-            seen = forecast_strategy(job, name, {}, machine, CostModel(machine, profile))
+            seen = answer(job, name, Target.of(CostModel(machine, profile)))
             seconds[name, s_per_byte], intervals[name, s_per_byte] = seen.timeline.step_s, seen.interval_s
     assert seconds["baseline", 1.0] == seconds["baseline", 0.0]
-    plan = forecast_strategy(job, "pytorch", {}, machine, CostModel(machine, profile)).plan
+    plan = answer(job, "pytorch", Target.of(CostModel(machine, profile))).plan
     assert seconds["pytorch", 1.0] - seconds["pytorch", 0.0] == pytest.approx(sum(sum(each) for each in fresh_bytes(plan)))
     low_s, high_s = intervals["pytorch", 1.0]
     assert high_s / low_s >= math.exp(2 * Z_90 * SHARE_ERROR) * 0.95, "nearly all of this step is fresh memory"
@@ -419,7 +420,7 @@ def test_only_plain_pytorch_has_it_and_all_of_it_is_wrong_together():
 def test_a_cast_of_autocast_takes_a_launch_of_the_host_and_no_python():
     """Other ops take what modules and autograd cost besides, and so do casts in backward, which are nodes of autograd."""
     job, gpu = Job(MLP, 8, precision="amp"), load_machine("h100")
-    forecast = forecast_strategy(job, "pytorch", {}, gpu, CostModel(gpu))
+    forecast = answer(job, "pytorch", Target.of(CostModel(gpu)))
     host = gpu.hosts[0]
     taken = {
         (task.phase, task.body.target == "aten._to_copy.default"): issue_seconds(host, cost.launches, cost.issue_s)

@@ -4,8 +4,8 @@ import pytest
 
 from simulator.engine.costs.op_points import OpPoint, Roof, key_points, op_points, roof
 from simulator.model.job import Job
-from simulator.predict.forecast import plan_strategy
-from simulator.predict.preset import preset_costs
+from simulator.predict.planned import plan_of
+from simulator.predict.preset import preset_target
 from traces.documents.profile import Identity, KeyCost, Profile, Stats
 
 
@@ -20,8 +20,9 @@ def test_the_roof_bends_where_memory_feeds_the_peak():
 
 def test_every_op_of_a_plan_is_a_point_and_none_is_above_the_roof():
     job = Job("lenet5", 256)
-    machine, model = preset_costs(job, "h100")
-    plan = plan_strategy("baseline", {}, job, machine, model)
+    target = preset_target(job, "h100")
+    machine, model = target.machine, target.costs
+    plan = plan_of(job, "baseline", target)
     points = op_points(plan, model)
     assert sum(point.count for point in points) == len(plan.tasks)
     assert sum(point.count * point.seconds for point in points) == pytest.approx(sum(cost.cold_s for cost in model.resolve(plan)))
@@ -33,7 +34,7 @@ def test_every_op_of_a_plan_is_a_point_and_none_is_above_the_roof():
 
 def test_a_task_on_a_cpu_has_one_core():
     job = Job("lenet5", 8)
-    _, one = preset_costs(job, "h100")
+    one = preset_target(job, "h100").costs
     assert roof(one).peaks["fp32"] == one.machine.devices[0].peak_flops["fp32"] * one.machine.devices[0].reached
 
 

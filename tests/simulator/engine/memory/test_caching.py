@@ -12,7 +12,9 @@ from simulator.machine.presets import load_machine
 from simulator.plan.bodies.update import Update
 from simulator.plan.dependencies import dependencies_of
 from simulator.plan.task import OPTIMIZER_STATE, Task
-from simulator.predict.forecast import forecast, prediction
+from simulator.predict.answers import prediction
+from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from tests.support.small_plans import machine, mm, plan_of, sgd, value
 
 MIB = 2**20
@@ -103,7 +105,7 @@ def test_a_plan_fits_if_the_allocator_finds_room_beside_what_is_not_pytorchs():
         least = next(size for size in count(reserved, MIB) if reserved + beside_bytes(size) <= size)
         for spare, fits in ((0, True), (-MIB, False)):
             limited = gpu.with_memory_limit(least + spare)
-            (need,) = (result := forecast(plan, limited, CostModel(limited))).memories
+            (need,) = (result := forecast(plan, Target.of(CostModel(limited)))).memories
             assert (need.needed_bytes, result.fits) == (reserved + beside_bytes(least + spare), fits)
             assert (need.reserved_bytes, need.allocated_bytes) == (reserved, result.memory_bytes[name])
 
@@ -123,7 +125,7 @@ def test_what_an_update_makes_for_itself_is_held_while_it_runs():
     for form, held in (("fused", 4), ("foreach", 5), ("for", 6)):
         own = Task("update", Update("adam", form, ("w",), (("weight_decay", 0.0),)), "cuda:0", reads=(y.operand(),), mutates=mutated)
         plan = plan_of([mm("product", x, w, y), own], [x, w, y, *moments, step])
-        result = forecast(plan, machine(), CostModel(machine()))
+        result = forecast(plan, Target(machine(), CostModel(machine())))
         assert result.peak_bytes["cuda:0"] // (16 * MIB) == held
         assert sum(result.at_peak[0].by_kind.values()) == result.at_peak[0].bytes == result.peak_bytes["cuda:0"]
         assert max(map(sum, zip(*result.timeline.memory_kinds["cuda:0"].held_bytes.values(), strict=True))) == result.peak_bytes["cuda:0"]
@@ -131,10 +133,10 @@ def test_what_an_update_makes_for_itself_is_held_while_it_runs():
 
 def test_a_plan_that_reserves_most_of_a_card_is_at_its_limit():
     plan, gpu = training(8192), load_machine("h100")
-    (need,) = forecast(plan, gpu, CostModel(gpu)).memories
+    (need,) = forecast(plan, Target.of(CostModel(gpu))).memories
     for share, at_limit in ((0.87, False), (0.89, True)):
         limited = gpu.with_memory_limit(int(need.reserved_bytes / share))
-        result = forecast(plan, limited, CostModel(limited))
+        result = forecast(plan, Target.of(CostModel(limited)))
         assert (result.fits, result.at_limit) == (True, at_limit)
         document = prediction(result, replace(result), "fp32", replace(result))
         assert document.is_at_limit == at_limit

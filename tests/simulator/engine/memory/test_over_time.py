@@ -21,6 +21,7 @@ from simulator.model.job import Job
 from simulator.plan.bodies.copy import ALIAS, Copy
 from simulator.plan.task import GRADIENT, INPUT, OPTIMIZER_STATE, Operand
 from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from tests.support import mlp
 from tests.support.jobs import planned
 from tests.support.small_plans import W1, W2, H, X, Y, machine, mm, plan_of
@@ -50,7 +51,7 @@ def test_every_lane_with_a_product_keeps_a_workspace():
 
 def test_the_peak_and_what_it_consists_of_include_them():
     plan = two_lanes()
-    with_them, without = (forecast(plan, m, CostModel(m)) for m in (keeping(SIZE), keeping(0)))
+    with_them, without = (forecast(plan, Target.of(CostModel(m))) for m in (keeping(SIZE), keeping(0)))
     assert with_them.peak_bytes["cuda:0"] == without.peak_bytes["cuda:0"] + 2 * SIZE
     assert with_them.memory_bytes["memory:0"] == without.memory_bytes["memory:0"] + 2 * SIZE
     assert with_them.at_peak[0].bytes == with_them.peak_bytes["cuda:0"]
@@ -64,7 +65,7 @@ def test_the_peak_and_what_it_consists_of_include_them():
 
 def forecast_of(model, batch, precision):
     job, machine = Job(model, batch, precision=precision), load_machine("a100")
-    return forecast(planned("baseline", job, machine), machine, CostModel(machine))
+    return forecast(planned("baseline", job, machine), Target.of(CostModel(machine)))
 
 
 def test_the_cast_of_a_weight_is_held_until_the_gradient_by_the_layers_input_is_known():

@@ -18,6 +18,7 @@ from simulator.model.job import Job
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.task import ACTIVATION, AGAIN, BACKWARD, FORWARD, GRADIENT, INPUT, PARAMETER, Operand, Value
 from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from simulator.strategies.pytorch import joined
 from tests.support import block_models, layered, staged_models
 from tests.support.jobs import MLP, planned
@@ -97,7 +98,7 @@ def test_the_predicted_peak_falls_as_much():
     peaks, held = [], []
     for checkpoint in ("none", "full"):
         job = Job(model, 4096, checkpoint=checkpoint)
-        timeline = forecast(planned("baseline", job, machine), machine, CostModel(machine)).timeline
+        timeline = forecast(planned("baseline", job, machine), Target.of(CostModel(machine))).timeline
         peaks.append(timeline.devices[0].peak_bytes)
         held.append(peak_bytes(job.graph()))
     assert peaks[0] - peaks[1] == pytest.approx(held[0] - held[1], rel=0.1)

@@ -17,6 +17,7 @@ from simulator.plan.editor.order import Entry, Order, OrderError
 from simulator.plan.plan import Plan, program
 from simulator.plan.task import UPDATE
 from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from tests.support import mlp, tiny
 from tests.support.jobs import planned
@@ -214,4 +215,4 @@ def test_moves_turn_the_baseline_into_backward_fusion(two_cores):
     moved = order.applied(baseline)
     assert [task.body for task in moved.tasks] == [task.body for task in fusion.tasks] != [task.body for task in baseline.tasks]
     model = CostModel(two_cores, None)
-    assert forecast(moved, two_cores, model).timeline.step_s == forecast(fusion, two_cores, model).timeline.step_s
+    assert forecast(moved, Target(two_cores, model)).timeline.step_s == forecast(fusion, Target(two_cores, model)).timeline.step_s

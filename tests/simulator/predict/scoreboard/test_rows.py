@@ -9,7 +9,7 @@ from simulator.machine.presets import load_machine
 from simulator.model.workloads import registry as workloads
 from simulator.plan.task import UPDATE
 from simulator.predict.scoreboard.names import GPUS, MODELS, preset_of
-from simulator.predict.scoreboard.predicted import family_of, plan_of, predicted
+from simulator.predict.scoreboard.predicted import family_of, plan_of, predicted, target_of
 from simulator.predict.scoreboard.rows import read, read_folder, sampled
 from tests.support.refusals import refuses
 from tests.support.shared_data import shared_folder
@@ -52,7 +52,8 @@ def test_a_row_without_an_optimizer_has_no_update(table):
     assert (plain.machine, plain.chip, plain.model, plain.source, plain.published_s) == ("v100", "v100", "vgg16", "rejunity", 0.07645)
     assert (trained.job.optimizer, trained.job.form, trained.job.batch, trained.source) == ("adam", "for", 4, "pytorch")
     for row in (plain, trained):
-        plan, machine, _ = plan_of(row)
+        target = target_of(row)
+        plan, machine = plan_of(row, target), target.machine
         assert (plan.strategy, machine.name, family_of(plan)) == ("pytorch", "v100", "convolutions")
         assert any(task.phase == UPDATE for task in plan.tasks) == (row is trained)
 

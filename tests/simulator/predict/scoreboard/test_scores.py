@@ -92,7 +92,8 @@ def test_what_was_predicted_is_not_predicted_again(rows, monkeypatch, tmp_path):
 def test_a_step_that_copies_its_batch_and_waits_takes_longer_by_the_copy(rows, monkeypatch, tmp_path):
     monkeypatch.setenv("SCHEDCAST_CACHE", str(tmp_path))
     plain, synchronized = (predictions.kept_forecast(rows[0]._replace(synchronized=waits)) for waits in (False, True))
-    plan, machine, _ = predictions.plan_of(rows[0])
+    target = predictions.target_of(rows[0])
+    plan, machine = predictions.plan_of(rows[0], target), target.machine
     copied_s = predictions.copy_s(plan, machine)
     assert copied_s > 0
     assert synchronized.predicted_s == pytest.approx(plain.predicted_s + copied_s)

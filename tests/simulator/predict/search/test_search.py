@@ -12,12 +12,13 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.predict.forecast import forecast_strategy
+from simulator.predict.planned import answer
 from simulator.predict.search.evaluation import evaluate, evaluate_packed
 from simulator.predict.search.ranking import rank
 from simulator.predict.search.search import Cache, candidates, search
 from simulator.predict.search.setup import CapturedJob, GraphMissingError, Setup, measured_job
 from simulator.predict.search.workers import workers
+from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from tests.support.applicable import core_groups
 from tests.support.places import ROOT
@@ -34,7 +35,7 @@ TEXTS = ("baseline", "turbodl", "gpipe", "gpipe:microbatches=2", "data-parallel"
 
 
 def setup_on(machine: Machine, job: Job = JOB) -> Setup:
-    return Setup(job, machine, CostModel(machine))
+    return Setup(job, Target.of(CostModel(machine)))
 
 
 @pytest.fixture(scope="module")
@@ -51,20 +52,20 @@ def here(calls):
 @pytest.fixture(scope="module")
 def everything(setup):
     """A search that prunes nothing."""
-    return search(setup, candidates(setup.job, setup.machine, NAMES), here, prune=False)
+    return search(setup, candidates(setup.job, setup.target.machine, NAMES), here, prune=False)
 
 
 def test_candidates_are_what_the_strategies_offer_the_defaults_first(setup):
-    texts = candidates(setup.job, setup.machine)
+    texts = candidates(setup.job, setup.target.machine)
     count = len(strategies.names(2))
     assert texts[:count] == strategies.names(2)
     assert len(texts) == len(set(texts)) > 60
     assert {"turbodl:fuse=backward", "data-parallel:update=forward-fusion", "data-parallel:update=backward-fusion,priorities=on"} <= {
         *texts
     }
-    assert candidates(setup.job, setup.machine, ["gpipe", "turbodl:alpha=2"])[:2] == ["gpipe", "turbodl:alpha=2"]
-    assert candidates(setup.job, setup.machine, ["turbodl:alpha=2"]) == ["turbodl:alpha=2"]
-    assert len(candidates(Job("resnet50", 32), setup.machine)) >= 100
+    assert candidates(setup.job, setup.target.machine, ["gpipe", "turbodl:alpha=2"])[:2] == ["gpipe", "turbodl:alpha=2"]
+    assert candidates(setup.job, setup.target.machine, ["turbodl:alpha=2"]) == ["turbodl:alpha=2"]
+    assert len(candidates(Job("resnet50", 32), setup.target.machine)) >= 100
     one = candidates(setup.job, core_groups(1))
     assert {text.partition(":")[0] for text in one} == set(strategies.names(1))
 
@@ -82,7 +83,7 @@ def test_two_devices_win_over_a_fast_link_and_lose_over_a_slow_one():
 
 @pytest.mark.thorough
 def test_pruning_never_changes_the_best_plan(setup, everything):
-    pruned = search(setup, candidates(setup.job, setup.machine, NAMES), here)
+    pruned = search(setup, candidates(setup.job, setup.target.machine, NAMES), here)
     both = rank(pruned).result, rank(everything).result
     assert both[0].best == both[1].best
     assert both[0].winner.step_s == both[1].winner.step_s == min(plan.step_s for plan in both[1].fitting)
@@ -120,7 +121,7 @@ def test_a_search_has_the_loops_that_people_run():
     """Their predictions are those of `predict`."""
     two = load_machine("2xh100")
     result = rank(search(setup_on(two), ["data-parallel"], here)).result
-    steps = {text: forecast_strategy(JOB, text, {}, two, CostModel(two)).timeline.step_s for text in ("pytorch-ddp", "pytorch-fsdp")}
+    steps = {text: answer(JOB, text, Target.of(CostModel(two))).timeline.step_s for text in ("pytorch-ddp", "pytorch-fsdp")}
     assert {loop.strategy: loop.step_s for loop in result.parallel} == steps
     assert rank(search(setup_on(load_machine("h100")), ["turbodl"], here)).result.parallel == ()
 
@@ -136,18 +137,18 @@ def test_equal_plans_are_a_tie(setup):
 def test_plans_beyond_the_memory_come_last_with_the_reason(setup):
     needs = {each.text: each.simulated.memories[0].needed_bytes for each in search(setup, TEXTS, here, prune=False).evaluations}
     least = min(needs.values())
-    small = setup_on(setup.machine.with_memory_limit(least))
+    small = setup_on(setup.target.machine.with_memory_limit(least))
     result = rank(search(small, TEXTS, here, prune=False)).result
     assert {plan.plan for plan in result.fitting} == {text for text, needed in needs.items() if needed == least}
     assert "too much" in result.plans[-1].why_not
     assert not result.plans[-1].fits
-    none = rank(search(setup_on(setup.machine.with_memory_limit(1000)), TEXTS, here)).result
+    none = rank(search(setup_on(setup.target.machine.with_memory_limit(1000)), TEXTS, here)).result
     assert (none.best, none.winner, none.bound_s, none.gap) == (None, None, None, None)
 
 
 def test_a_candidate_that_cannot_be_planned_says_why(setup):
     job = replace(JOB, batch=15)
-    answered = search(setup_on(setup.machine, job), ["baseline", "data-parallel", "gpipe:microbatches=2"], here)
+    answered = search(setup_on(setup.target.machine, job), ["baseline", "data-parallel", "gpipe:microbatches=2"], here)
     assert [plan.plan for plan in rank(answered).result.refused] == ["data-parallel", "gpipe:microbatches=2"]
     assert [each.refusal.code for each in answered.evaluations if each.refusal] == [Code.BATCH, Code.BATCH]
 
@@ -173,7 +174,11 @@ def test_a_second_search_finds_everything_in_the_cache(setup, tmp_path, monkeypa
     entry.write_bytes(entry.read_bytes()[:40])
     repaired = search(setup, TEXTS, here, cache=Cache(setup.digest))
     assert rank(repaired).result.document() == rank(first).result.document()
-    assert replace(setup, mode="graph").digest != setup.digest != setup_on(setup.machine.with_memory_limit(2e9)).digest
+    assert (
+        replace(setup, target=replace(setup.target, mode="graph")).digest
+        != setup.digest
+        != setup_on(setup.target.machine.with_memory_limit(2e9)).digest
+    )
 
 
 def test_ctrl_c_keeps_what_was_evaluated(setup, tmp_path, monkeypatch):
@@ -204,7 +209,7 @@ def test_the_document_goes_to_a_file_and_back(everything, tmp_path):
 
 def test_unknown_strategies_and_clusters_are_refused(setup):
     with pytest.raises(UnknownNameError, match="did you mean 'gpipe'"):
-        candidates(setup.job, setup.machine, ["gpipes"])
+        candidates(setup.job, setup.target.machine, ["gpipes"])
     with refuses(Code.REQUEST, r"--cluster tcp://127\.0\.0\.1:1"), workers(1, "tcp://127.0.0.1:1"):
         pass
 
@@ -262,7 +267,7 @@ def test_what_was_measured_of_this_very_job_stands_in_the_ranking(two_cores):
         )
     }  # fmt: skip
     profile = Profile(identity=Identity(kind="cpu", cores=2), steps=steps)
-    setup = Setup(JOB, two_cores, CostModel(two_cores, profile))
+    setup = Setup(JOB, Target.of(CostModel(two_cores, profile)))
     result = rank(search(setup, ["baseline", "backward-fusion", "forward-fusion"], here)).result
     assert {plan.strategy: plan.measured and plan.measured.step_s for plan in result.plans} == {
         "baseline": 0.5, "backward-fusion": None, "forward-fusion": None,

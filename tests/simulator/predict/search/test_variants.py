@@ -14,6 +14,7 @@ from simulator.predict.search.ranking import rank
 from simulator.predict.search.search import Cache, candidates, search
 from simulator.predict.search.setup import Setup
 from simulator.predict.search.variants import read_tries, split, usual_tries, varied
+from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from traces.errors import SchedcastError
 
@@ -34,25 +35,27 @@ def here(calls):
 @pytest.fixture(scope="module")
 def setup():
     machine = load_machine("2xh100")
-    return Setup(JOB, machine, CostModel(machine))
+    return Setup(JOB, Target.of(CostModel(machine)))
 
 
 @pytest.fixture(scope="module")
 def everything(setup):
     """All candidates, simulated."""
-    return search(setup, candidates(setup.job, setup.machine, STRATEGIES, TRIES), here, prune=False)
+    return search(setup, candidates(setup.job, setup.target.machine, STRATEGIES, TRIES), here, prune=False)
 
 
 def test_a_language_model_on_several_devices_is_tried_with_other_microbatches_and_checkpointing(setup):
     usual = {"accumulate": ("1", "2", "4", "8"), "checkpoint": ("none", "selective", "full")}
-    assert usual_tries(JOB, setup.machine) == usual
-    assert usual_tries(replace(JOB, accumulate=2, batch=6), setup.machine) == {"checkpoint": usual["checkpoint"]}
-    assert usual_tries(replace(JOB, checkpoint="full"), setup.machine) == {"accumulate": usual["accumulate"]}
-    assert usual_tries(Job("resnet18", 16), setup.machine) == usual_tries(JOB, load_machine("h100")) == {}
-    texts = candidates(JOB, setup.machine, ["fsdp:shard=1", "turbodl:alpha=2"], read_tries(["accumulate=1,2", "checkpoint=none,full"]))
+    assert usual_tries(JOB, setup.target.machine) == usual
+    assert usual_tries(replace(JOB, accumulate=2, batch=6), setup.target.machine) == {"checkpoint": usual["checkpoint"]}
+    assert usual_tries(replace(JOB, checkpoint="full"), setup.target.machine) == {"accumulate": usual["accumulate"]}
+    assert usual_tries(Job("resnet18", 16), setup.target.machine) == usual_tries(JOB, load_machine("h100")) == {}
+    texts = candidates(
+        JOB, setup.target.machine, ["fsdp:shard=1", "turbodl:alpha=2"], read_tries(["accumulate=1,2", "checkpoint=none,full"])
+    )
     assert texts[:2] == ["fsdp:shard=1 --accumulate 1 --checkpoint none", "fsdp:shard=1 --accumulate 2 --checkpoint none"]
     assert len(texts) == 8  # explicit values are tried with every strategy
-    assert "turbodl:alpha=2" in candidates(JOB, setup.machine, ["fsdp:shard=1", "turbodl:alpha=2"])
+    assert "turbodl:alpha=2" in candidates(JOB, setup.target.machine, ["fsdp:shard=1", "turbodl:alpha=2"])
 
 
 def test_a_language_model_is_tried_with_stages_divided_layers_tokens_and_experts():
@@ -68,9 +71,9 @@ def test_a_language_model_is_tried_with_stages_divided_layers_tokens_and_experts
 
 def test_what_a_pipeline_does_by_default_is_tried_once(setup):
     """It has four microbatches for two stages."""
-    texts = candidates(JOB, setup.machine, ["1f1b:stages=2"], {"accumulate": ("1", "2", "4")})
+    texts = candidates(JOB, setup.target.machine, ["1f1b:stages=2"], {"accumulate": ("1", "2", "4")})
     assert texts == ["1f1b:stages=2 --accumulate 2", "1f1b:stages=2 --accumulate 4"]
-    texts = candidates(JOB, setup.machine, ["1f1b:stages=2"], {"accumulate": ("1", "4")}, {"microbatches": "2"})
+    texts = candidates(JOB, setup.target.machine, ["1f1b:stages=2"], {"accumulate": ("1", "4")}, {"microbatches": "2"})
     assert texts == ["1f1b:stages=2 --accumulate 1", "1f1b:stages=2 --accumulate 4"]  # the latter contradicts it
 
 
@@ -108,7 +111,7 @@ def test_one_capture_serves_all_variants_of_checkpointing(setup, monkeypatch):
 def test_a_search_with_pruning_finds_what_a_simulation_of_everything_finds(setup, everything):
     reserved = sorted(each.simulated.memories[0].reserved_bytes for each in everything.simulated)
     middle = reserved[len(reserved) // 2]  # a driver and a context take less of a small memory than of an H100's
-    tight = replace(setup, machine=setup.machine.with_memory_limit(middle + beside_bytes(middle)))
+    tight = replace(setup, target=replace(setup.target, machine=setup.target.machine.with_memory_limit(middle + beside_bytes(middle))))
     texts = candidates(JOB, tight.machine, STRATEGIES, TRIES)
     pruned = rank(search(tight, texts, here)).result
     every = rank(search(tight, texts, here, prune=False)).result
@@ -127,7 +130,7 @@ def is_bounded(setup, each) -> bool:
     """Whether what is known of a candidate before it is planned is true of its simulated plan."""
     text, own = setup.of(each.text)
     bound = least(own, *strategies.parse(text))
-    memories = {device.memory for device in setup.machine.devices}
+    memories = {device.memory for device in setup.target.machine.devices}
     needed = max(need.needed_bytes for need in each.simulated.memories if need.name in memories)
     return 0 < bound.step_s <= each.simulated.step_s and 0 < bound.held_bytes <= needed
 
@@ -154,7 +157,7 @@ def test_nothing_takes_or_holds_less_than_what_is_known_before_it_is_planned(set
 def test_nor_do_plans_of_four_devices(strategy, checkpoint):
     machine = load_machine("4xh100")
     experts = ",experts=4,active=2,expert_ffn=64" if "ep=" in strategy else ""
-    own = Setup(replace(JOB, model=f"{LM}{experts}", batch=16), machine, CostModel(machine))
+    own = Setup(replace(JOB, model=f"{LM}{experts}", batch=16), Target.of(CostModel(machine)))
     for accumulate in (2, 4):
         assert is_bounded(own, evaluate(own, f"{strategy} --accumulate {accumulate} --checkpoint {checkpoint}"))
 
@@ -187,7 +190,7 @@ def test_what_is_held_at_least_does_not_shrink_as_microbatches_grow(setup):
 @pytest.mark.thorough
 def test_what_was_simulated_because_it_may_be_small_stays_in_the_cache(setup, tmp_path, monkeypatch):
     monkeypatch.setenv("SCHEDCAST_CACHE", str(tmp_path))
-    texts = candidates(JOB, setup.machine, ("fsdp:shard=1", "fsdp:tp=2"), TRIES)
+    texts = candidates(JOB, setup.target.machine, ("fsdp:shard=1", "fsdp:tp=2"), TRIES)
     first = search(setup, texts, here, cache=Cache(setup.digest))
     best_s = rank(first).result.winner.step_s
     assert [each.text for each in first.simulated if each.least_s > 2 * best_s]  # pruned at first
@@ -206,7 +209,13 @@ def test_a_plan_at_its_limit_does_not_win_while_another_one_has_room(setup):
     texts = ["fsdp:reshard=off", "fsdp:prefetch=0"]
     free = evaluate(replace(setup, job=wide, microbatches={}), texts[0])
     limit = int(free.simulated.memories[0].reserved_bytes / 0.9)
-    result = rank(search(replace(setup, job=wide, machine=setup.machine.with_memory_limit(limit), microbatches={}), texts, here)).result
+    result = rank(
+        search(
+            replace(setup, job=wide, target=replace(setup.target, machine=setup.target.machine.with_memory_limit(limit)), microbatches={}),
+            texts,
+            here,
+        )
+    ).result
     roomy, limited = result.plans
     assert (result.best, roomy.at_limit, limited.at_limit) == (texts[1], False, True)
     assert limited.fits
@@ -215,7 +224,7 @@ def test_a_plan_at_its_limit_does_not_win_while_another_one_has_room(setup):
 
 
 def test_a_plan_that_cannot_fit_is_refused_before_it_is_simulated(setup):
-    small = replace(setup, machine=setup.machine.with_memory_limit(10**7))
+    small = replace(setup, target=replace(setup.target, machine=setup.target.machine.with_memory_limit(10**7)))
     refused = evaluate(small, "fsdp --accumulate 2", float("inf"))
     assert refused.refusal.words.startswith("needs at least")
     assert refused.refusal.excess_bytes > 0

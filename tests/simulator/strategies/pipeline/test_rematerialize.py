@@ -15,6 +15,7 @@ from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, TRANSFER, UPDATE
 from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from simulator.strategies.pipeline import orders, planning
 from simulator.strategies.pipeline.grid_csv import schedule_of
 from simulator.strategies.pipeline.pipeline import at_once
@@ -84,7 +85,7 @@ def test_it_takes_less_memory_and_more_time():
     machine = load_machine("p100x4")
     model, training = CostModel(machine), Job("vgg11", 256)
     plain, repeated = (
-        forecast(plan_pipeline(f"gpipe:stages=4,microbatches=16,rematerialize={option}", training, machine), machine, model)
+        forecast(plan_pipeline(f"gpipe:stages=4,microbatches=16,rematerialize={option}", training, machine), Target(machine, model))
         for option in ("off", "on")
     )
     activations = [max(timeline.peak_bytes for timeline in one.timeline.devices) for one in (plain, repeated)]
@@ -101,7 +102,7 @@ def test_the_executor_holds_less_too():
     for option in ("off", "on"):
         plan = plan_pipeline(f"gpipe:microbatches=8,rematerialize={option}", training, MACHINE)
         measured[option] = max(backend.peak_bytes(plan, tensors).values())
-        timeline = forecast(plan, MACHINE, CostModel(MACHINE)).timeline
+        timeline = forecast(plan, Target.of(CostModel(MACHINE))).timeline
         predicted[option] = max(device.peak_bytes for device in timeline.devices)
     assert measured["on"] < 0.8 * measured["off"]
     assert measured == pytest.approx(predicted, rel=0.1)
@@ -156,5 +157,5 @@ def test_the_executor_holds_as_much_as_predicted():
     training, backend = job("chain", 1 << 15), CpuBackend(MACHINE)
     tensors = job_tensors(training, training.build(), training.graph())
     plan = plan_pipeline("gpipe:microbatches=4,granularity=stage", training, MACHINE)
-    timeline = forecast(plan, MACHINE, CostModel(MACHINE)).timeline
+    timeline = forecast(plan, Target.of(CostModel(MACHINE))).timeline
     assert max(backend.peak_bytes(plan, tensors).values()) == pytest.approx(max(d.peak_bytes for d in timeline.devices), rel=0.1)

@@ -19,6 +19,7 @@ from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, OPTIMIZER_STATE, PARAMETER
 from simulator.predict.forecast import forecast
+from simulator.predict.target import Target
 from simulator.strategies.pipeline import planning
 from tests.support import mlp, staged_models
 from tests.support.applicable import core_groups
@@ -211,7 +212,7 @@ def test_a_long_folded_plan_takes_about_as_long_and_as_much_memory_as_one_of_sin
     for most, into in ((10**9, long), (10, short)):
         monkeypatch.setattr(planning, "MOST_OPS", most)
         plan = planned("1f1b:stages=4,tp=2,replicas=2,shard=1,fold=on,microbatches=4", job, machine)
-        own = forecast(plan, machine, CostModel(machine), "graph")
+        own = forecast(plan, Target.of(CostModel(machine), "graph"))
         into += [own.timeline.step_s, *own.peak_bytes.values()]
     assert short == pytest.approx(long, rel=0.1)
 

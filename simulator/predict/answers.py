@@ -1,0 +1,166 @@
+"""What the strategies of one job take on one target: their forecasts beside each other, and the documents that every door prints."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from simulator.engine.utilization import planned_mfu
+from simulator.model.job import Job
+from simulator.predict.discrepancy import shipped_speedup_discrepancy, speedup_accuracy
+from simulator.predict.forecast import Forecast
+from simulator.predict.intervals import Interval, faster_probability, speedup_interval
+from simulator.predict.largest_batch import Fitting, fitting
+from simulator.predict.planned import NONE, answer
+from simulator.predict.target import Target, references
+from simulator.predict.waterfall import waterfall
+from traces.documents.comparison import BASELINE, PYTORCH, Prediction
+from traces.documents.verdict import is_judged
+from traces.errors import Refusal, required
+from traces.process import gc_paused
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A job on a target, and by the text of each strategy its forecast, or why there is none. `shared`: options of every strategy."""
+
+    job: Job
+    target: Target
+    forecasts: Mapping[str, Forecast | Refusal]
+    shared: Mapping[str, str] = field(default_factory=dict)
+    _fitting: dict[str, Fitting] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def known(self) -> dict[str, Forecast]:
+        """The forecasts that there are."""
+        return {text: own for text, own in self.forecasts.items() if isinstance(own, Forecast)}
+
+    def forecast(self, text: str) -> Forecast:
+        """The forecast of a strategy. Raises the error of the refusal if there is none."""
+        return required(self.forecasts[text])
+
+    def fitting(self, text: str) -> Fitting:
+        """What fits in memory in place of a strategy that does not: other jobs are captured, planned and simulated for it."""
+        if text not in self._fitting:
+            self._fitting[text] = fitting(self.job, text, self.forecasts[text], self.target, self.shared)
+        return self._fitting[text]
+
+    def refusal(self, text: str) -> Refusal | None:
+        """Why a strategy has no forecast, with what fits if the job is too large; None if it has one."""
+        own = self.forecasts[text]
+        if not isinstance(own, Refusal) or not own.excess_bytes:
+            return own if isinstance(own, Refusal) else None
+        return replace(own, words="; ".join([own.words, *self.fitting(text).words]))
+
+    def prediction(self, text: str) -> Prediction:
+        """The document of a strategy. Raises the error of the refusal if there is none."""
+        precision = self.target.costs.shown_precision(self.job.precision)
+        return prediction(self.forecast(text), self.known.get(BASELINE), precision, self.known.get(PYTORCH))
+
+    def fitted(self, text: str) -> Prediction:
+        """The same with the largest batch and the other changes that fit, if the plan does not fit."""
+        document = self.prediction(text)
+        if document.fits:
+            return document
+        batch, changes, tried = self.fitting(text)
+        return document.model_copy(update={"largest_batch": batch, "batch_sought": True, "would_fit": changes, "changes_sought": tried})
+
+
+def answers(job: Job, texts: Sequence[str], target: Target, shared: Mapping[str, str] = NONE, runs: bool = False) -> Answers:
+    """Forecast every strategy of `texts` (`NAME[:option=value,...]`).
+
+    The `references` and the baseline come first, whether or not they are asked for. `runs`: as in `planned.answer`.
+    """
+    with gc_paused():  # once for all strategies: each end of a pause walks the heap
+        every = dict.fromkeys([*references(target.machine), BASELINE, *texts])
+        return Answers(job, target, {text: answer(job, text, target, shared, runs) for text in every}, shared)
+
+
+def paired_interval(baseline: Forecast, other: Forecast) -> Interval:
+    """Return the 90 % interval of the speed-up of `other` over `baseline`, by errors that both share.
+
+    `baseline` may be another plan than the baseline's, such as plain PyTorch; then the errors that are its own count too.
+    """
+    return speedup_interval(baseline.sensitivity, other.sensitivity, *_paired_errors(baseline, other))
+
+
+def paired_probability(baseline: Forecast, other: Forecast) -> float:
+    """Return the probability that `other` is faster than `baseline`, by the errors of `paired_interval`."""
+    return faster_probability(baseline.sensitivity, other.sensitivity, *_paired_errors(baseline, other))
+
+
+def _paired_errors(baseline: Forecast, other: Forecast) -> tuple[float, float]:
+    """The discrepancy and the accuracy of a speed-up."""
+    own = [f for f in (baseline, other) if f.plan.strategy != "baseline"]
+    discrepancy = math.hypot(*(shipped_speedup_discrepancy(f.plan.strategy, f.kind, f.timeline.mode) for f in own))
+    return discrepancy, other.from_specifications * speedup_accuracy(other.plan.strategy)
+
+
+def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, plain: Forecast | None = None) -> Prediction:
+    """Return the document of a forecast, with its speed-ups over the baseline and over plain PyTorch, as far as they are given."""
+    timeline = predicted.timeline
+    base = baseline.timeline.step_s if baseline is not None else None
+    other, loop = (None if each is predicted else each for each in (baseline, plain))
+    measured_share = least_measured([each for each in (predicted, baseline, plain) if each is not None])
+    compared = [each for each in (predicted, other, loop) if each is not None]
+    at_limit = tuple(dict.fromkeys(each.plan.strategy for each in compared if each.at_limit or not each.fits))
+
+    def probability(rival: Forecast | None) -> float | None:
+        if rival is None or not is_judged(measured_share) or {rival.plan.strategy, predicted.plan.strategy} & {*at_limit}:
+            return None
+        return paired_probability(rival, predicted)
+
+    return Prediction(
+        strategy=predicted.plan.strategy,
+        options=dict(predicted.plan.options),
+        mode=timeline.mode,
+        precision=precision,
+        step_s=timeline.step_s,
+        interval_s=predicted.interval_s,
+        baseline_step_s=base,
+        speedup=base / timeline.step_s if base else None,
+        devices=timeline.devices,
+        fits=predicted.fits,
+        settled=timeline.settled,
+        exposed_transfer_s=timeline.exposed_transfer_s,
+        bubble_share=timeline.bubble_share,
+        tasks=len(timeline.spans),
+        simulate_wall_s=predicted.simulate_wall_s,
+        shares=predicted.shares,
+        critical_path=timeline.critical_path,
+        at_peak=predicted.at_peak,
+        waterfall=waterfall(other.parts, predicted.parts) if other is not None else (),
+        memories=predicted.memories,
+        at_limit=at_limit,
+        speedup_interval=paired_interval(other, predicted) if other is not None else None,
+        pytorch_step_s=plain.timeline.step_s if plain is not None else None,
+        against_pytorch=plain.timeline.step_s / timeline.step_s if plain is not None else None,
+        against_pytorch_interval=paired_interval(loop, predicted) if loop is not None else None,
+        faster_probability=probability(other),
+        faster_than_pytorch_probability=probability(loop),
+        measured_share=measured_share,
+        checkpoint=str(predicted.plan.semantics.get("checkpoint", "")),
+        mfu=planned_mfu(predicted.plan, predicted.machine, timeline.step_s, predicted.float32),
+        shown=str(predicted.plan.semantics.get("shown", "")),
+        assumed=_assumed(predicted.plan.semantics),
+        loss=str(predicted.plan.semantics.get("loss", "")),
+        unused_devices=0 if "folded" in predicted.plan.semantics else len(_given(predicted) - {*predicted.plan.devices}),
+    )
+
+
+def _assumed(semantics: Mapping[str, object]) -> tuple[str, ...]:
+    """What a plan assumes, in words."""
+    assumed, taken = semantics.get("assumed"), semantics.get("taken")
+    return (*([f"{assumed}; no plan of it can run"] if assumed else []), *([str(taken)] if taken else []))
+
+
+def _given(predicted: Forecast) -> set[str]:
+    """The devices that the job was given."""
+    return {device.name for device in predicted.machine.for_devices(predicted.plan.devices).devices}
+
+
+def least_measured(compared: Sequence[Forecast]) -> float | None:
+    """The smallest share of task seconds that rests on measured costs; None if no cost comes from a profile, measured or fitted."""
+    if not any(each.shares.measured or each.shares.fitted for each in compared):
+        return None
+    return min(each.shares.measured for each in compared)
