@@ -116,7 +116,7 @@ def trained(text: str):
 
 def test_a_simulated_pipeline_has_its_devices_on_the_other_machine():
     machine, text = load_machine("2xgtx1060"), "stale-pipeline:on=simulated,placement=1"
-    step_s = forecast_elsewhere(text, {}, trained(text), JOB, machine, CostModel(machine)).timeline.step_s
+    step_s = forecast_elsewhere(text, {}, trained(text), JOB, Target.of(CostModel(machine))).timeline.step_s
     assert step_s == step_of("stale-pipeline:placement=1", machine)
     assert step_s < step_of(text, machine)
 
@@ -125,20 +125,20 @@ def test_the_cuts_are_those_that_train():
     """They balance this CPU, and not the other machine."""
     machine, text = load_machine("2xgtx1060"), "stale-pipeline:on=simulated"
     plan = trained(text)
-    step_s = forecast_elsewhere(text, {}, plan, JOB, machine, CostModel(machine)).timeline.step_s
+    step_s = forecast_elsewhere(text, {}, plan, JOB, Target.of(CostModel(machine))).timeline.step_s
     assert step_s == step_of(f"stale-pipeline:placement={plan.semantics['placement']}", machine)
 
 
 def test_a_strategy_of_one_device_is_predicted_as_it_is():
     machine = load_machine("h100")
-    assert forecast_elsewhere("baseline", {}, trained("baseline"), JOB, machine, CostModel(machine)).timeline.step_s == step_of(
+    assert forecast_elsewhere("baseline", {}, trained("baseline"), JOB, Target.of(CostModel(machine))).timeline.step_s == step_of(
         "baseline", machine
     )
 
 
 def test_a_schedule_that_changes_has_a_phase_for_each_part():
     machine, text = load_machine("2xgtx1060"), "hybrid-pipeline:iterations=10,pipelined=0.6,placement=1"
-    (first, stale_s), (switch, plain_s) = forecast_elsewhere(text, {}, None, JOB, machine, CostModel(machine)).phases
+    (first, stale_s), (switch, plain_s) = forecast_elsewhere(text, {}, None, JOB, Target.of(CostModel(machine))).phases
     assert (first, switch) == (0, 6)
     assert (6 * stale_s + 4 * plain_s) / 10 == pytest.approx(step_of(text, machine))
     curve = Curve(name=text, losses=(1.0,) * 10, seconds=(0.0,) * 10, predicted_step_s=1.8, predicted_phases=((0, 1.0), (6, 3.0)))
@@ -148,4 +148,4 @@ def test_a_schedule_that_changes_has_a_phase_for_each_part():
 def test_a_machine_with_too_few_devices_is_refused():
     machine, text = load_machine("h100"), "stale-pipeline:on=simulated"
     with refuses(Code.DEVICES, "--predict-on h100: stale-pipeline needs 2 devices, there is 1"):
-        forecast_elsewhere(text, {}, trained(text), JOB, machine, CostModel(machine))
+        forecast_elsewhere(text, {}, trained(text), JOB, Target.of(CostModel(machine)))
