@@ -86,3 +86,15 @@ def test_every_test_lies_where_its_package_does():
     folders = {path.relative_to(ROOT / "tests").parent for path in sources("tests") if path.name.startswith("test_")}
     places = {folder for folder in folders if folder.parts and folder.parts[0] in PACKAGES}
     assert [str(folder) for folder in sorted(places) if not (ROOT / folder).is_dir()] == []
+
+
+def test_one_class_holds_a_predicted_step_and_its_interval():
+    """Answers, rankings, sweeps, papers and scoreboards have or are a `Step`, so that no door copies its fields one by one."""
+    holders = {
+        node.name
+        for path in sources(*PACKAGES)
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef)
+        if {"step_s", "interval_s"} <= {item.target.id for item in node.body if isinstance(item, ast.AnnAssign)}
+    }
+    assert holders == {"Step"}

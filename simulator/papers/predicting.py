@@ -22,6 +22,7 @@ from traces.documents.comparison import Shares
 from traces.documents.profile import Profile
 from traces.documents.reproduction import OK
 from traces.documents.spans import overlapped_kernel_seconds, phase_stretches
+from traces.documents.step import Step
 from traces.errors import Code, Refusal, SchedcastError
 
 BASELINE = "baseline"
@@ -30,8 +31,7 @@ T = TypeVar("T")
 _SHARES = attrgetter("compute_share"), attrgetter("memory_share")
 
 
-@dataclass(frozen=True)
-class PredictedStep:
+class PredictedStep(Step):
     """One predicted step.
 
     `stretches`: elapsed seconds of forward, backward and update. `streams`: the number of GPU streams that the plan uses. `overlapped_s`:
@@ -39,8 +39,6 @@ class PredictedStep:
     a step, whichever is longer: no order of the same kernels takes less. `convolutions_s`: what convolutions take, one after another.
     """
 
-    step_s: float
-    interval_s: tuple[float, float]
     peak_bytes: int
     memory_bytes: int
     stretches: dict[str, float]
@@ -217,13 +215,13 @@ class Steps:
         for name, share in forecast.shares.model_dump().items():
             self._shares[name] += share * timeline.step_s
         return PredictedStep(
-            timeline.step_s,
-            forecast.interval_s,
-            forecast.peak_bytes[device],
-            machine.memory(device).size_bytes,
-            phase_stretches(timeline),
-            len({(task.device, task.stream) for task in forecast.plan.tasks if task.body.resource is not Resource.HOST}),
-            overlapped_kernel_seconds(timeline) * timeline.step_s / (end - start),
-            max(sum(share(cost) * cost.cold_s for cost in forecast.costs) for share in _SHARES),
-            sum(cost.cold_s for cost in forecast.costs if cost.op_class.endswith("conv")),
+            step_s=timeline.step_s,
+            interval_s=forecast.interval_s,
+            peak_bytes=forecast.peak_bytes[device],
+            memory_bytes=machine.memory(device).size_bytes,
+            stretches=phase_stretches(timeline),
+            streams=len({(task.device, task.stream) for task in forecast.plan.tasks if task.body.resource is not Resource.HOST}),
+            overlapped_s=overlapped_kernel_seconds(timeline) * timeline.step_s / (end - start),
+            least_s=max(sum(share(cost) * cost.cold_s for cost in forecast.costs) for share in _SHARES),
+            convolutions_s=sum(cost.cold_s for cost in forecast.costs if cost.op_class.endswith("conv")),
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, product
 
 from traces.documents.comparison import BASELINE, PYTORCH, MemoryNeed, Prediction
+from traces.documents.step import Step
 from traces.documents.verdict import Gain, verdict
 from traces.errors import Refusal
 
@@ -27,7 +28,7 @@ class Axis:
 class Outcome:
     """One strategy at one point of a sweep. `at`: the value of each axis.
 
-    `step_s`: seconds per step; None if the strategy cannot be predicted there, and then there is a `refusal`. `peak_bytes`: what is
+    `step`: None if the strategy cannot be predicted there, and then there is a `refusal`. `peak_bytes`: what is
     allocated of the memory that is closest to its size, or exceeds it most. `speedup`: over plain PyTorch at the same point, or over the
     baseline if plain PyTorch is not predicted. `gains`: over plain PyTorch and over the baseline, by the name of these, as far as they are
     predicted. `at_limit`: as `Prediction.is_at_limit`; then others are preferred.
@@ -35,8 +36,7 @@ class Outcome:
 
     strategy: str
     at: tuple[float, ...] = ()
-    step_s: float | None = None
-    interval_s: tuple[float, float] | None = None
+    step: Step | None = None
     peak_bytes: int | None = None
     fits: bool = True
     speedup: float | None = None
@@ -45,9 +45,19 @@ class Outcome:
     at_limit: bool = False
 
     @property
+    def step_s(self) -> float | None:
+        """Seconds of the step."""
+        return None if self.step is None else self.step.step_s
+
+    @property
+    def interval_s(self) -> tuple[float, float] | None:
+        """Their 90 % interval."""
+        return None if self.step is None else self.step.interval_s
+
+    @property
     def usable(self) -> bool:
         """Whether the strategy can be predicted, and its plan fits into memory."""
-        return self.step_s is not None and self.fits
+        return self.step is not None and self.fits
 
     @property
     def gain(self) -> Gain | None:
@@ -62,8 +72,7 @@ def outcome(strategy: str, at: tuple[float, ...], prediction: Prediction) -> Out
     return Outcome(
         strategy,
         at,
-        prediction.step_s,
-        prediction.interval_s,
+        Step(step_s=prediction.step_s, interval_s=prediction.interval_s),
         _allocated(closest) if closest is not None else max((use.peak_bytes for use in prediction.devices), default=None),
         prediction.fits,
         prediction.speedup if prediction.against_pytorch is None else prediction.against_pytorch,

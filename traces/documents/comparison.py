@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from traces.documents.base import Bytes, Data, Document, Duration, Length, Seconds
+from traces.documents.step import Step
 from traces.documents.timeline import AtPeak, CriticalSpan, DeviceUse, Timeline
 from traces.documents.verdict import Gain, for_choice, gain, is_busy
 
@@ -81,7 +82,7 @@ class MemoryNeed(Data):
         return self.needed_bytes <= self.size_bytes and (self.reserved_bytes or 0) >= AT_LIMIT * self.size_bytes
 
 
-class Prediction(Document):
+class Prediction(Document, Step):
     """The predicted step time of one strategy on one machine, with its explanation. Document `schedcast.prediction/1`.
 
     `tasks` counts task executions over all simulated periods. `simulate_wall_s` is the time of the simulation alone, after dependencies
@@ -115,8 +116,6 @@ class Prediction(Document):
     options: dict[str, Any]
     mode: str
     precision: str
-    step_s: Duration
-    interval_s: tuple[float, float] | None
     baseline_step_s: Duration | None
     speedup: float | None
     devices: tuple[DeviceUse, ...]

@@ -7,6 +7,7 @@ from pydantic import Field, computed_field
 from traces.documents.base import Data, Document, Duration
 from traces.documents.comparison import Prediction
 from traces.documents.scoreboard import Group
+from traces.documents.step import Step
 
 
 class PlacedPrediction(Prediction):
@@ -51,7 +52,7 @@ class NearStep(Data):
     predicted_s: Duration
 
 
-class Normal(Document):
+class Normal(Document, Step):
     """A predicted step, one that was measured (None: none was), and what is known of similar ones. Document `schedcast.normal/1`.
 
     `near`: the published steps nearest to the job, the nearest first. `groups`: how right predictions are on published steps of its family
@@ -61,8 +62,6 @@ class Normal(Document):
     schema_name = "schedcast.normal/1"
     kind = "comparison with published steps"
 
-    step_s: Duration
-    interval_s: tuple[float, float]
     measured_s: Duration | None = None
     near: tuple[NearStep, ...] = ()
     groups: tuple[Group, ...] = ()

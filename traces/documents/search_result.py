@@ -7,10 +7,11 @@ from pydantic import Field, model_validator
 from traces.documents.base import Bytes, Data, Document, Duration
 from traces.documents.comparison import PYTORCH, Change
 from traces.documents.measured_step import MeasuredStep
+from traces.documents.step import Step
 from traces.documents.verdict import Verdict, verdict
 
 
-class RankedPlan(Data):
+class RankedPlan(Step):
     """One plan that was simulated. `plan` is its `NAME[:option=value,...]`, as `--strategy` takes it.
 
     If the search varies the job, `plan` ends with the variant's options, as in `fsdp --accumulate 4`; `accumulate` and `checkpoint` are the
@@ -29,8 +30,6 @@ class RankedPlan(Data):
     options: dict[str, Any]
     accumulate: int = 1
     checkpoint: str = "none"
-    step_s: Duration
-    interval_s: tuple[float, float]
     peak_bytes: Bytes
     peak_bytes_by_device: dict[str, Bytes]
     fits: bool
@@ -64,15 +63,13 @@ class RankedPlan(Data):
         return self.verdict in ("same", "cannot tell")
 
 
-class PlainStep(Data):
+class PlainStep(Step):
     """The predicted step of a loop that people run without a schedule, with its 90 % interval, and what was measured of it here before.
 
     `strategy`: plain PyTorch's, or one of `PARALLEL_LOOPS`.
     """
 
     strategy: str = PYTORCH
-    step_s: Duration
-    interval_s: tuple[float, float]
     peak_bytes: Bytes
     fits: bool = True
     at_limit: bool = False

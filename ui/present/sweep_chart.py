@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from simulator.predict.sweep import Axis, Outcome, at_point, fastest, pareto
 from traces import units
 from traces.documents.comparison import BASELINE, PYTORCH
+from traces.documents.step import Step
 from ui.present import palette
 from ui.present.charts import finished
 from ui.present.labels import PEAK, PLAIN, plotly_escaped, strategy_name
@@ -220,5 +221,7 @@ def pareto_figure(outcomes: Sequence[Outcome], axes: Sequence[Axis] = ()) -> go.
 def _per_sample(each: Outcome, place: int) -> Outcome:
     """An outcome with the times of one sample. `place`: of the batch among the axes."""
     batch = each.at[place]
+    if each.step is None:
+        return each
     interval = each.interval_s and (each.interval_s[0] / batch, each.interval_s[1] / batch)
-    return replace(each, step_s=None if each.step_s is None else each.step_s / batch, interval_s=interval)
+    return replace(each, step=Step(step_s=each.step.step_s / batch, interval_s=interval))

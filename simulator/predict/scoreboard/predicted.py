@@ -28,6 +28,7 @@ from traces.cache import cache_folder, cached, store
 from traces.documents.base import Data
 from traces.documents.comparison import PYTORCH_GRAPH
 from traces.documents.scoreboard import ScoredStep
+from traces.documents.step import Step
 from traces.errors import SchedcastError
 
 #: A step of less time per launch may wait for the host; and one that copies its batch and waits for the GPU before the next begins.
@@ -79,8 +80,7 @@ class Kept(Data):
     it; 0 for a row without a published peak that does not fit.
     """
 
-    predicted_s: float = 0.0
-    interval_s: tuple[float, float] = (0.0, 0.0)
+    step: Step | None = None
     family: str = ""
     launches: int = 0
     why: str = ""
@@ -114,8 +114,7 @@ def kept_forecast(row: Row, target: Target | None = None) -> Kept:
             copied_s = copy_s(result.plan, result.machine) if row.synchronized else 0.0
             step_s, low_s, high_s = (seconds + copied_s for seconds in (result.timeline.step_s, *result.interval_s))
             kept = Kept(
-                predicted_s=step_s,
-                interval_s=(low_s, high_s),
+                step=Step(step_s=step_s, interval_s=(low_s, high_s)),
                 family=family_of(result.plan),
                 launches=launches,
                 allocated_bytes=max(result.peak_bytes.values()),
@@ -166,8 +165,8 @@ def scored(row: Row, kept: Kept) -> ScoredStep:
         precision=row.job.precision,
         layout=row.job.layout,
         measured_s=row.published_s,
-        predicted_s=kept.predicted_s,
-        interval_s=kept.interval_s,
+        predicted_s=kept.step.step_s,
+        interval_s=kept.step.interval_s,
         waits_for_host=waits_for_host(row, kept.launches),
     )
 

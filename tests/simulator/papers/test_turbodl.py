@@ -15,7 +15,10 @@ AS_IT_IS = Conditions()
 
 
 def step(seconds: float, overlapped_s: float = 0.0) -> PredictedStep:
-    return PredictedStep(seconds, (seconds, seconds), 1, 2, {}, 3, overlapped_s, least_s=seconds / 2)
+    return PredictedStep(
+        step_s=seconds, interval_s=(seconds, seconds), peak_bytes=1, memory_bytes=2, stretches={}, streams=3,
+        overlapped_s=overlapped_s, least_s=seconds / 2,
+    )  # fmt: skip
 
 
 class Given(Steps):

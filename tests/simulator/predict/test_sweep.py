@@ -6,6 +6,7 @@ from simulator.model.job import Job
 from simulator.predict.answers import answers, prediction
 from simulator.predict.preset import preset_target
 from simulator.predict.sweep import Axis, Outcome, Stretch, fastest, outcome, pareto, points, stretches
+from traces.documents.step import Step
 from traces.documents.verdict import gain
 from traces.errors import Code, Refusal
 from ui.present.labels import strategy_name
@@ -13,6 +14,10 @@ from ui.present.sweeps import crossover_words, fastest_words, outcome_cells
 
 BATCH = Axis("batch", (16, 32, 64, 128))
 REFUSED = Refusal(Code.REQUEST, "refused")
+
+
+def step(seconds: float) -> Step:
+    return Step(step_s=seconds, interval_s=None)
 
 
 def sweep_of(spread=1.01, **step_ms):
@@ -27,7 +32,7 @@ def sweep_of(spread=1.01, **step_ms):
             return Outcome(name, (value,), refusal=Refusal(Code.DEVICES, "needs 2 devices"))
         factor = abs(base_ms) / abs(ms)
         gains = {"baseline": gain(factor, (factor / spread, factor * spread))}
-        return Outcome(name, (value,), abs(ms) / 1e3, fits=ms > 0, speedup=factor, gains=gains if name != "baseline" else {})
+        return Outcome(name, (value,), step(abs(ms) / 1e3), fits=ms > 0, speedup=factor, gains=gains if name != "baseline" else {})
 
     return [one(name, *point) for name, times in step_ms.items() for point in zip(BATCH.values, times, base, strict=True)]
 
@@ -81,8 +86,10 @@ def test_nothing_pays_if_its_interval_cannot_tell(times, words):
 
 
 def test_a_slower_plan_is_on_the_front_if_it_needs_less_memory():
-    plans = [Outcome(name, (), step_s, peak_bytes=peak) for name, step_s, peak in (("a", 1, 9), ("b", 2, 9), ("c", 3, 5), ("d", 4, 6))]
-    too_large = Outcome("e", (), 0.5, peak_bytes=99, fits=False)
+    plans = [
+        Outcome(name, (), step(step_s), peak_bytes=peak) for name, step_s, peak in (("a", 1, 9), ("b", 2, 9), ("c", 3, 5), ("d", 4, 6))
+    ]
+    too_large = Outcome("e", (), step(0.5), peak_bytes=99, fits=False)
     assert [each.strategy for each in pareto([*plans, too_large, Outcome("f", (), refusal=REFUSED)])] == ["a", "c"]
     assert fastest([*plans, too_large]).strategy == "a"
     assert fastest([too_large]) is None
@@ -114,7 +121,7 @@ def test_the_fastest_in_words():
 def test_the_fastest_of_several_predictions_needs_more_to_be_called_faster():
     """Of one strategy, 1.05x (1.00 to 1.10) would be faster."""
     gains = {"pytorch": gain(1.05, (1.005, 1.10))}
-    outcomes = [Outcome("pytorch", (), 0.0105), *(Outcome(f"s{i}", (), 0.01 + i * 1e-6, gains=gains) for i in range(3))]
+    outcomes = [Outcome("pytorch", (), step(0.0105)), *(Outcome(f"s{i}", (), step(0.01 + i * 1e-6), gains=gains) for i in range(3))]
     words = fastest_words(outcomes, [])
     assert words.startswith("s0 is predicted to be the fastest: 10.0 ms; against plain PyTorch 1.05x (0.99 to 1.12), cannot tell")
     assert fastest_words(outcomes[:2], []).endswith("1.05x (1.00 to 1.10), faster.")

@@ -304,7 +304,9 @@ def test_what_cannot_be_predicted_keeps_its_row(paper):
 
 
 def test_a_step_beyond_the_cards_memory_is_reported():
-    large = PredictedStep(1.0, (0.9, 1.1), 20_000_000_000, 12_884_901_888, {}, 1, 0.0)
+    large = PredictedStep(
+        step_s=1.0, interval_s=(0.9, 1.1), peak_bytes=20_000_000_000, memory_bytes=12_884_901_888, stretches={}, streams=1, overlapped_s=0.0
+    )
     assert large.status == "does not fit: needs 18.6 GiB of 12 GiB"
     assert replace(large, peak_bytes=12_884_901_888).status == OK
 
@@ -352,7 +354,16 @@ class FakeSteps(Steps):
         slow = 0.4 if self.machine_name == "k20" else 0.0
         stretches = {"forward": 0.3, "backward": 0.5, "update": 0.2}
         return {
-            text: PredictedStep(self.TIMES.get(text, 1.9) + slow, (0.9, 1.1), 10**9, 10**10, stretches, 3, 0.25, least_s=0.75)
+            text: PredictedStep(
+                step_s=self.TIMES.get(text, 1.9) + slow,
+                interval_s=(0.9, 1.1),
+                peak_bytes=10**9,
+                memory_bytes=10**10,
+                stretches=stretches,
+                streams=3,
+                overlapped_s=0.25,
+                least_s=0.75,
+            )
             for text in dict.fromkeys((over, *strategies))
         }
 

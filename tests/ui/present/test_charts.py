@@ -25,6 +25,7 @@ from traces.documents.collectives import CollectiveLaw, LawPiece
 from traces.documents.comparison import Change, Comparison
 from traces.documents.profile import Identity, Profile, Transfer
 from traces.documents.reproduction import DividedLayer, DividedNetwork
+from traces.documents.step import Step
 from traces.errors import Code, Refusal
 from ui.present import charts, palette
 from ui.present import reproductions_page as picture
@@ -197,11 +198,13 @@ BATCH, LINK = Axis("batch", (8, 16, 64)), Axis("link bandwidth", (0.5, 1.0))
 
 
 def one(strategy, batch, step_s, fits=True, peak=2**30):
-    return Outcome(strategy, (batch,), step_s, (step_s * 0.9, step_s * 1.1), peak, fits, 0.1 / step_s)
+    step = Step(step_s=step_s, interval_s=(step_s * 0.9, step_s * 1.1))
+    return Outcome(strategy, (batch,), step, peak, fits, 0.1 / step_s)
 
 
 def two(strategy, batch, link, step_s):
-    return Outcome(strategy, (batch, link), step_s, fits=step_s is not None, peak_bytes=2**30, speedup=step_s and 0.1 / step_s)
+    step = None if step_s is None else Step(step_s=step_s, interval_s=None)
+    return Outcome(strategy, (batch, link), step, fits=step is not None, peak_bytes=2**30, speedup=step_s and 0.1 / step_s)
 
 
 def test_an_outcome_in_every_measure():
