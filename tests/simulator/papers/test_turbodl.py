@@ -72,7 +72,7 @@ def test_convolutions_image_by_image_take_as_many_times_those_of_one_image():
     class Fixed(Given):
         def predict(self, job, strategies, over=BASELINE):
             steps = super().predict(job, strategies, over)
-            return steps | {BASELINE: replace(step(2.0), convolutions_s=0.1 if job.batch == 1 else 0.5)}
+            return steps | {BASELINE: step(2.0).model_copy(update={"convolutions_s": 0.1 if job.batch == 1 else 0.5})}
 
     rows = turbodl.reproduce(Fixed(lambda *case: 1.25)).table("plain Caffe").rows
     assert [rows[0].labels["batch"], rows[0].predicted("image by image")] == ["64", pytest.approx(1.5 + 6.4)]

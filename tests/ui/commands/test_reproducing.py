@@ -308,7 +308,7 @@ def test_a_step_beyond_the_cards_memory_is_reported():
         step_s=1.0, interval_s=(0.9, 1.1), peak_bytes=20_000_000_000, memory_bytes=12_884_901_888, stretches={}, streams=1, overlapped_s=0.0
     )
     assert large.status == "does not fit: needs 18.6 GiB of 12 GiB"
-    assert replace(large, peak_bytes=12_884_901_888).status == OK
+    assert large.model_copy(update={"peak_bytes": 12_884_901_888}).status == OK
 
 
 def test_a_step_is_predicted_once():

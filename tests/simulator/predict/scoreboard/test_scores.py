@@ -96,5 +96,5 @@ def test_a_step_that_copies_its_batch_and_waits_takes_longer_by_the_copy(rows, m
     plan, machine = predictions.plan_of(rows[0], target), target.machine
     copied_s = predictions.copy_s(plan, machine)
     assert copied_s > 0
-    assert synchronized.predicted_s == pytest.approx(plain.predicted_s + copied_s)
+    assert synchronized.step.step_s == pytest.approx(plain.step.step_s + copied_s)
     assert synchronized.interval_s == pytest.approx([bound_s + copied_s for bound_s in plain.interval_s])
