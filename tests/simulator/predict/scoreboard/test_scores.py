@@ -97,4 +97,4 @@ def test_a_step_that_copies_its_batch_and_waits_takes_longer_by_the_copy(rows, m
     copied_s = predictions.copy_s(plan, machine)
     assert copied_s > 0
     assert synchronized.step.step_s == pytest.approx(plain.step.step_s + copied_s)
-    assert synchronized.interval_s == pytest.approx([bound_s + copied_s for bound_s in plain.interval_s])
+    assert synchronized.step.interval_s == pytest.approx([bound_s + copied_s for bound_s in plain.step.interval_s])
