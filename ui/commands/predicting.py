@@ -183,8 +183,8 @@ def _print_one(rows: Sequence[Row], show_plan: bool, speed: Normal | None) -> No
     own, target = row.answers, row.answers.target
     _print_no_verdict(rows, console)
     print_lines(console, predictions.fit_words(row.prediction), "bold red", mark="")
-    beside = [text for text in dict.fromkeys((*references(target.machine), BASELINE)) if text in own.known and text != row.text]
-    shown = [*map(own.prediction, beside), row.prediction]
+    texts = [text for text in dict.fromkeys((*references(target.machine), BASELINE, row.text)) if text in own.known]
+    shown = [row.prediction if text == row.text else own.prediction(text) for text in texts]
     console.print(tables.prediction_table(shown, shared_jobs.measured_here(target.costs)))
     print_lines(console, filter(None, [partition_words(target.machine), unmeasured_words([target.machine])]))
     if isinstance(baseline := own.forecasts[BASELINE], Refusal):
