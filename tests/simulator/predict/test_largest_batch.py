@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from simulator.model.job import Job
-from simulator.predict.answers import Answers, answers
+from simulator.predict.answers import Answers, answers, prediction
 from simulator.predict.forecast import Forecast
 from simulator.predict.largest_batch import MOST_PLANS, largest_batch, largest_fitting, would_fit
 from simulator.predict.preset import preset_target
@@ -113,6 +113,16 @@ def test_where_no_batch_was_sought_none_is_said_to_fit():
     document = own.prediction("baseline")
     assert not document.batch_sought
     assert not any("batch" in words for words in fit_words(document))
+
+
+@pytest.mark.parametrize("gigabytes", [1e-6, 1.0])
+def test_nothing_is_faster_than_a_step_that_does_not_fit(gigabytes):
+    """Whether the step itself fits or not."""
+    job = Job("lenet5", 64)
+    too_large, own = asked(job, "turbodl", 1e-6), asked(job, "turbodl", gigabytes)
+    document = prediction(own.forecast("turbodl"), too_large.forecast("baseline"), "fp32", too_large.forecast("pytorch"))
+    assert (document.gain.verdict, document.faster_than_pytorch_probability, document.faster_probability) == ("no verdict", None, None)
+    assert not document.is_at_limit
 
 
 def test_a_strategy_s_own_microbatches_divide_the_batch():
