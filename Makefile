@@ -19,7 +19,7 @@ IS_NEW = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 TESTS = $(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --durations=8
 
 # What `make quick` runs: the plan, the engine, costs, predictions and documents; no capture of large models, no processes, no browser.
-QUICK = tests/test_house.py tests/traces $(addprefix tests/simulator/,plan engine machine model/test_layers.py predict strategies/scan)
+QUICK = tests/test_house.py tests/test_examples.py tests/traces $(addprefix tests/simulator/,plan engine machine model/test_layers.py predict strategies/scan)
 
 # Compiles modules on all cores. pip would compile on one core, and the tests of packages too. Files that are no modules of this Python are
 # left as they are.

@@ -19,6 +19,9 @@ class Placement:
     processes this is, each with one of the devices (None: the only process). `partition` splits one GPU into so many devices (None or 1:
     whole). `scale` multiplies figures of the machine, for predictions of one that does not exist; `host` says what issues the tasks of a
     named machine's GPUs, as `presets.load_machine` takes it.
+
+    >>> Placement("cuda", devices=4).plan_devices, Placement("cuda", partition=2).plan_devices
+    (4, 2)
     """
 
     device: str = "cpu"

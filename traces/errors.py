@@ -74,7 +74,14 @@ class Refusal:
 
 
 def required(result: _T | Refusal) -> _T:
-    """A result. Raises the error of a refusal in its place."""
+    """A result. Raises the error of a refusal in its place.
+
+    >>> required(2.5)
+    2.5
+    >>> required(Refusal(Code.MEMORY, "needs 20 GiB, the GPU has 16 GiB; choose a smaller batch"))
+    Traceback (most recent call last):
+    traces.errors.SchedcastError: needs 20 GiB, the GPU has 16 GiB; choose a smaller batch
+    """
     if isinstance(result, Refusal):
         raise result.error
     return result
@@ -103,7 +110,12 @@ class UnusableFileError(SchedcastError):
 
 
 class UnknownNameError(SchedcastError):
-    """A model, strategy, option, device or machine that does not exist."""
+    """A model, strategy, option, device or machine that does not exist.
+
+    >>> raise UnknownNameError("strategy", "turbo-dl", ["baseline", "turbodl"])
+    Traceback (most recent call last):
+    traces.errors.UnknownNameError: unknown strategy 'turbo-dl' (did you mean 'turbodl'?); expected one of: baseline, turbodl
+    """
 
     code = Code.NAME
 

@@ -34,7 +34,11 @@ def ms(seconds: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Milliseconds with the unit: 41.2 ms."""
+    """Milliseconds with the unit: 41.2 ms.
+
+    >>> duration(0.0412), duration(None)
+    ('41.2 ms', '-')
+    """
     return NONE if seconds is None else f"{ms(seconds)} ms"
 
 
@@ -51,6 +55,9 @@ def adding_up(before_s: float, changes_s: Sequence[float], after_s: float) -> tu
 
     53.7, [-12.1, +3.0], 44.6: all have as many decimals as `digits` gives the shorter time. The changes that are rounded most make up
     for what is missing.
+
+    >>> adding_up(0.0537, [-0.01213, 0.00302], 0.0446)
+    ('53.7', ['-12.1', '+3.0'], '44.6')
     """
     decimals = len(ms(min(before_s, after_s)).partition(".")[2])
     tick_s = 1e-3 / 10**decimals
@@ -106,7 +113,11 @@ def memory(count: float | None) -> str:
 
 
 def capacity(count: int) -> str:
-    """The size of a memory or a limit. One that was given in round gigabytes (10**9 bytes) has these beside it: 7.45 GiB (8 GB)."""
+    """The size of a memory or a limit. One that was given in round gigabytes (10**9 bytes) has these beside it: 7.45 GiB (8 GB).
+
+    >>> capacity(16 * 2**30), capacity(8 * 10**9)
+    ('16 GiB', '7.45 GiB (8 GB)')
+    """
     decimal = f"{count / 1e9:g}"
     is_round = len(decimal.replace(".", "").strip("0")) <= 3 and float(decimal) * 1e9 == count
     return f"{memory(count)} ({decimal} GB)" if is_round else memory(count)
@@ -150,7 +161,11 @@ def read_integer(text: str, least: float = -math.inf, most: float = math.inf) ->
 
 
 def read_number(text: str) -> float | None:
-    """The finite number that a user's text says; None for anything else."""
+    """The finite number that a user's text says; None for anything else.
+
+    >>> read_number("1e3"), read_number("nan"), read_number("3 ms")
+    (1000.0, None, None)
+    """
     try:
         number = float(text)
     except ValueError:

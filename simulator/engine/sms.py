@@ -33,7 +33,13 @@ _demand = attrgetter("demand")
 
 
 def share_bandwidth(running: Sequence[Kernel]) -> None:
-    """Set the factors that follow from the kernels' SMs and from max-min fair shares of the bandwidth."""
+    """Set the factors that follow from the kernels' SMs and from max-min fair shares of the bandwidth.
+
+    >>> kernels = [Kernel(Pool(2), Signal(Clock()), sms=1, full=1.0, memory_share=share) for share in (0.25, 0.5, 1.0)]
+    >>> share_bandwidth(kernels)
+    >>> [kernel.factor for kernel in kernels]  # the first has what it demands, the others half each of what it leaves
+    [1.0, 0.75, 0.375]
+    """
     if len(running) == 1:  # it demands at most the whole bandwidth
         kernel = running[0]
         kernel.factor = kernel.sms / kernel.full if kernel.sms < kernel.full else 1.0

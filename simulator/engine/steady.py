@@ -33,6 +33,9 @@ def long_run(seconds_of: Callable[[int], float], size: int, per_window: int, few
 
     `seconds_of(n)` simulates a run of n iterations. `size`: tasks in an iteration. `per_window`: iterations of a CUDA graph, or 1.
     `fewest`: iterations until everything that fills up is full, such as the queues of a host.
+
+    >>> long_run(lambda iterations: 5.0 + 2.0 * iterations, size=10, per_window=1, fewest=1)  # 5 s to fill up, then 2 s an iteration
+    LongRun(step_s=2.0, agrees=True)
     """
     iterations = -(-max(FEWEST, fewest) // per_window) * per_window
     run_s, executions, before_s, known_s = seconds_of(iterations), iterations * size, -1.0, None

@@ -58,7 +58,11 @@ class SmLimits:
     schedulers: int = 4
 
     def resident(self, threads: int, registers: int, shared_bytes: int) -> int:
-        """How many blocks of a kernel one SM holds at once, at least 1. `threads` of a block; `registers` of a thread, 0: unknown."""
+        """How many blocks of a kernel one SM holds at once, at least 1. `threads` of a block; `registers` of a thread, 0: unknown.
+
+        >>> SmLimits(threads=2048, blocks=32, registers=65536, shared_bytes=233472).resident(threads=256, registers=64, shared_bytes=0)
+        4
+        """
         warps = -(-threads // _WARP)
         limits = [self.blocks, self.threads // (warps * _WARP)]
         if registers:
@@ -195,6 +199,11 @@ class Machine:
 
     `pipe_bytes_per_s`: the one bandwidth of all transfers together in a model that has no links (DeePa's `cost=paper`), where a paper
     states it; 0: the least between two devices.
+
+    >>> ram = Memory("ram", size_bytes=2**30, bandwidth_bytes_per_s=1e11, cache_bytes=2**25)
+    >>> machine = Machine("two cores", (Device("cpu:0", "cpu", sms=2, peak_flops={"fp32": 1e11}, memory="ram"),), (ram,))
+    >>> machine.memory("cpu:0").size_bytes, machine.with_memory_limit(2**20).memory("cpu:0").size_bytes
+    (1073741824, 1048576)
     """
 
     name: str
@@ -355,6 +364,10 @@ def split(whole: Machine, count: int, profile: "Profile | None" = None) -> Machi
 
     Links between partitions are aliases and move nothing; links to the host are shared. A partition has as many SMs as the profile says the
     driver gave it, otherwise the largest multiple of SMS_PER_STEP that fits. Raises SchedcastError if the GPU has too few SMs.
+
+    >>> from simulator.machine.presets import load_machine
+    >>> [(device.name, device.sms) for device in split(load_machine("h100"), 2).devices]
+    [('cuda:0/0', 64), ('cuda:0/1', 64)]
     """
     gpu = whole.devices[0]
     measured = profile.partition_sms.get(str(count)) if profile is not None else None

@@ -89,6 +89,10 @@ def load_machine(
     (`this_cpu.link_bytes_per_s`), and how any machine's devices receive messages (`this_cpu.receives_of`). `host`: what issues a GPU's
     tasks, PYTORCH or CAFFE. Raises UnknownNameError for an unknown
     name or host, and SchedcastError for more devices than the machine has, or a profile, whose launches were PyTorch's, for another host.
+
+    >>> machine = load_machine("16xh100")
+    >>> machine.device("cuda:0").sms, machine.by_node(["cuda:0", "cuda:7", "cuda:8"])
+    (132, {0: ['cuda:0', 'cuda:7'], 1: ['cuda:8']})
     """
     if host not in HOSTS:
         raise UnknownNameError("host", host, HOSTS)

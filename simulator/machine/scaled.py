@@ -68,7 +68,13 @@ def scale_of(text: str) -> Scale:
 
 
 def scaled(machine: Machine, scale: Scale) -> Machine:
-    """The machine with its figures multiplied, and its variants (`whole`, `plain`) likewise. Latencies of links stay."""
+    """The machine with its figures multiplied, and its variants (`whole`, `plain`) likewise. Latencies of links stay.
+
+    >>> from simulator.machine.presets import load_machine
+    >>> h100 = load_machine("h100")
+    >>> scaled(h100, scale_of("memory=2")).memory("cuda:0").bandwidth_bytes_per_s / h100.memory("cuda:0").bandwidth_bytes_per_s
+    2.0
+    """
     if scale == AS_IT_IS:
         return machine
     whole, plain = (variant and scaled(variant, scale) for variant in (machine.whole, machine.plain))

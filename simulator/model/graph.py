@@ -86,6 +86,11 @@ class TrainingGraph:
     needs as well. `checkpoint`: how much of the forward the backward repeats (`simulator.model.checkpoint`), in words; empty for nothing.
     `taken`: what the user has not said and is taken for granted, in words; a graph of it can run. `counts`: by value that no op makes, and
     that is one for all parts of a batch, how it is counted.
+
+    >>> from simulator.model.job import Job
+    >>> graph = Job("lenet5", batch=64).graph()
+    >>> [(op.name, op.gradient) for op in graph.ops if op.layer == "classifier.4"]
+    [('classifier.4/addmm', ''), ('classifier.4/mm.dX', 'dX'), ('classifier.4/mm.dW', 'dW'), ('classifier.4/sum.dB', 'dB')]
     """
 
     batch: int

@@ -56,6 +56,10 @@ class Job:
     """One training step's worth of work.
 
     Not modeled: torch.compile, dynamic shapes, sparse gradients.
+
+    >>> job = Job("lenet5", batch=64, optimizer="sgd", accumulate=4)
+    >>> job.microbatch, job.hyper
+    (16, (('lr', 0.01), ('weight_decay', 0.0)))
     """
 
     model: str

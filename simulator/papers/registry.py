@@ -87,6 +87,11 @@ class Claim(Data, extra="forbid"):
         """Judge that every case has the order and the bounds. A case without one of its values (None) is left out.
 
         `cases`: values by case; those beyond the figures are for formats. `within`: bounds of each case. `words`: more for the summary.
+
+        >>> claim = Claim(name="gains", claim="fusion gains 10 to 30 %", within=((1.1, 1.3),), said="{case}: {0:.2f}x")
+        >>> check = claim.each({"batch 32": (1.25,), "batch 64": (1.05,)})
+        >>> check.holds, check.said
+        (False, 'batch 32: 1.25x; batch 64: 1.05x')
         """
         known = {case: values for case, values in cases.items() if None not in values}
         if not known:

@@ -51,10 +51,12 @@ def check(plan: PlanContents, machine: Machine) -> None:
 def excerpt(tasks: Sequence[Task], fault: int, around: int = 4) -> str:
     """The lines of up to `around` tasks before and after the task at index `fault`, in issue order, with an arrow at that one.
 
-    >>> print(excerpt(plan.tasks, 1))                                       # doctest: +SKIP
-    # task     lane      phase    layer  body                operands
-    forward.1  cuda:0/0  forward  1      op aten.mm.default  reads x, w1  writes h
-    forward.2  cuda:1/0  forward  2      op aten.mm.default  reads h, w2  writes y  <-- here
+    >>> from simulator.plan.bodies.host import Host
+    >>> tasks = Task("forward", Host(1.0), "cuda:0", after=("backward",)), Task("backward", Host(2.0), "cuda:0")
+    >>> print(excerpt(tasks, 0))
+    # task    lane      phase    layer  body                 operands
+    forward   cuda:0/0  forward  -      host duration_s=1.0  after backward  <-- here
+    backward  cuda:0/0  forward  -      host duration_s=2.0
     """
     first = max(0, fault - around)
     names, *lines = abridged_lines(tasks[first : fault + around + 1])

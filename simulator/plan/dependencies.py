@@ -22,7 +22,13 @@ _At = tuple[int, int]
 
 
 def box(operand: Operand, shape: tuple[int, ...]) -> Box | None:
-    """Half-open range per dimension of the value that the slices and selects at the start of the view steps keep; None for all of it."""
+    """Half-open range per dimension of the value that the slices and selects at the start of the view steps keep; None for all of it.
+
+    >>> from simulator.plan.task import ViewStep
+    >>> first_rows = Operand("x", (2, 10), (10, 1), "float32", (ViewStep("aten.slice.Tensor", "[0, 0, 2]"),))
+    >>> box(first_rows, shape=(8, 10))
+    ((0, 2), (0, 10))
+    """
     ranges = [(0, extent) for extent in shape]
     dims = list(range(len(shape)))  # which dimension of the value each remaining dimension is
     for view in operand.views:
@@ -75,6 +81,18 @@ class Dependencies:
     """Edges of every task: exact in the prologue and in the drain, periodic in between.
 
     `edges` and `waits` return the same list object for all periods of one kind, so that callers can key their own tables on it.
+
+    >>> from simulator.plan.bodies.host import Host
+    >>> from simulator.plan.task import Segment, Storage, Value
+    >>> w = Value("w", (1,), (1,), "float32", "cpu:0", "parameter", storage="w")
+    >>> forward = Task("forward", Host(1.0), "cpu:0", reads=(w.operand(),))
+    >>> update = Task("update", Host(1.0), "cpu:0", mutates=(w.operand(),))
+    >>> plan = Plan("tiny", (Segment((forward, update)),), {"w": w}, {"w": Storage("w", 4, "cpu:0")})
+    >>> of_forward, of_update = Dependencies(plan).edges(period=1)
+    >>> of_forward  # the weights that the update of the period before wrote
+    (Edge(index=1, delta=1, kind='raw'),)
+    >>> of_update  # these too, and it must not overwrite them before the forward has read them
+    (Edge(index=1, delta=1, kind='raw'), Edge(index=0, delta=0, kind='war'))
     """
 
     def __init__(self, plan: Plan, tasks: tuple[Task, ...] | None = None, receives: str = FREE):

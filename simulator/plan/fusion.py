@@ -31,7 +31,11 @@ def delayed(tasks: Sequence[Task], updates: Sequence[Task], tensors: PlanTensors
 
 
 def insert(tasks: Sequence[Task], additions: Iterable[tuple[int, Task]]) -> list[Task]:
-    """Return `tasks` with each addition inserted before the task at its position; additions at one position keep their order."""
+    """Return `tasks` with each addition inserted before the task at its position; additions at one position keep their order.
+
+    >>> insert(["backward 2", "backward 1"], [(1, "update 2"), (2, "update 1")])
+    ['backward 2', 'update 2', 'backward 1', 'update 1']
+    """
     by_position: dict[int, list[Task]] = {}
     for position, task in additions:
         by_position.setdefault(position, []).append(task)

@@ -18,7 +18,20 @@ from simulator.plan.task import Task
 
 @dataclass(frozen=True)
 class Plan(PlanContents):
-    """What a strategy decided. Its fields are those of `PlanContents`."""
+    """What a strategy decided. Its fields are those of `PlanContents`.
+
+    >>> from simulator.plan.bodies.host import Host
+    >>> from simulator.plan.task import Segment
+    >>> from simulator.plan.text import outline
+    >>> tasks = Task("forward", Host(1.0), "cpu:0"), Task("backward", Host(2.0), "cpu:0", after=("forward",), phase="backward")
+    >>> print(outline(Plan("tiny", (Segment(tasks),), values={}, storages={})), end="")
+    plan tiny
+    <BLANKLINE>
+    2 tasks a period
+      # task    lane     phase     layer  body                 operands
+      forward   cpu:0/0  forward   -      host duration_s=1.0
+      backward  cpu:0/0  backward  -      host duration_s=2.0  after forward
+    """
 
     def keys(self, machine: Machine) -> dict[str, Task]:
         """Every cost key the plan needs on `machine`, with the first task that needs it. Keys end in the device's SM count."""
@@ -44,6 +57,11 @@ def program(tasks: tuple[Task, ...], iterations: int, periods: int | None = None
     """Yield (period, index in the period, task) of `iterations` iterations in sequential order, prologue and drain included.
 
     With `periods`, stop after that many periods and do not drain.
+
+    >>> from simulator.plan.bodies.host import Host
+    >>> forward, update = Task("forward", Host(1.0), "cpu:0"), Task("update", Host(1.0), "cpu:0", lag=1)
+    >>> [(period, task.name) for period, _, task in program((update, forward), iterations=2)]
+    [(0, 'forward'), (1, 'update'), (1, 'forward'), (2, 'update')]
     """
     last = max((task.lag for task in tasks), default=0)
     for period in range(iterations + last if periods is None else periods):

@@ -311,6 +311,10 @@ class Task:
     `priority`: smaller is more urgent. `after`: names of tasks of the same period that must end first. `reads`, `writes` and `mutates`
     are disjoint. Bodies refer to `reads + mutates` by position. `view_calls`: by how many calls plain PyTorch makes more views
     than the executor before this op. `action`: the pipeline action that the task is part of, such as "0F3" (`pipeline.schedule.Action`).
+
+    >>> from simulator.plan.bodies.host import Host
+    >>> Task("update", Host(duration_s=0.5), "cuda:0", stream=1, after=("backward",)).lane
+    ('cuda:0', 1)
     """
 
     name: str

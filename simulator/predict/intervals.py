@@ -125,6 +125,12 @@ def speedup_interval(baseline: Drawn, other: Drawn, discrepancy: float = 0.0, ac
     """Return the bounds between which the speed-up of `other` over `baseline` lies with probability 0.9, by common draws.
 
     `discrepancy` and `accuracy`: standard deviations of the logarithms of speed-ups.
+
+    Two steps rest on one cost, which is uncertain by 20 %. Both steps may be longer or shorter; their ratio is certain.
+
+    >>> before, after = (Sensitivity(step_s, [{"conv": step_s}], {"conv": 0.2}) for step_s in (2.0, 1.0))
+    >>> [round(bound, 2) for bound in step_interval(before)], speedup_interval(before, after)
+    ([1.44, 2.78], (2.0, 2.0))
     """
     draws = baseline.draws() / other.draws() * factors("discrepancy of speed-ups", discrepancy)
     return _central(draws, baseline.step_s / other.step_s, accuracy)

@@ -28,6 +28,10 @@ class Judgment:
     """A measured gain beside the predicted one, with its 90 % interval if there is one.
 
     `alike`: both steps run one strategy, so that the interval, of the spread of costs alone, is still to be `widened`.
+
+    >>> judgment = Judgment("cuda-graph", "gpt2, batch 8", "a paper", measured=1.20, predicted=1.32)
+    >>> judgment.sign_right, f"{judgment.log_error:.3f}"
+    (True, '0.095')
     """
 
     rule: str

@@ -138,6 +138,11 @@ def largest_fitting(unit: int, batch: int, batch_excess: int, excess: Callable[[
     the two smallest batches known not to fit leads to the result. Where memory jumps, because a strategy schedules another batch
     differently, it bisects in turn, and where batches of different sizes need the same, it bisects at once. After MOST_PLANS evaluations
     the result is the largest batch known to fit.
+
+    Memory grows by 2 bytes a sample, and 100 bytes fit:
+
+    >>> largest_fitting(unit=1, batch=64, batch_excess=2 * 64 - 100, excess=lambda batch: 2 * batch - 100)
+    50
     """
     low, low_excess = 0, None
     for smallest in (unit, 2 * unit):  # a batch of one sample is too small for batch-norm on single pixels

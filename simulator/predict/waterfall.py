@@ -154,7 +154,15 @@ def overlap_of(part: str) -> str:
 
 
 def waterfall(before: StepParts, after: StepParts) -> tuple[Change, ...]:
-    """The parts of `after.step_s` − `before.step_s`, in a fixed order."""
+    """The parts of `after.step_s` − `before.step_s`, in a fixed order.
+
+    Updates take 1 s less of the critical path, but still half a second of work: the other half of a second runs beside it.
+
+    >>> before = StepParts(4.0, on_path={"forward": 3.0, "update": 1.0}, work={"forward": 3.0, "update": 1.0})
+    >>> after = StepParts(3.0, on_path={"forward": 3.0}, work={"forward": 3.0, "update": 0.5})
+    >>> [(change.part, change.seconds) for change in waterfall(before, after)]
+    [('update', -0.5), ('overlap of update', -0.5)]
+    """
     changes: dict[str, float] = {}
     for part in _ordered(before.on_path, after.on_path):
         change = after.on_path.get(part, 0.0) - before.on_path.get(part, 0.0)

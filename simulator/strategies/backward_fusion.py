@@ -26,6 +26,11 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     """Baseline's tasks, with one update per layer as soon as the layer may be updated (`PlanBuilder.ready`).
 
     Raises SchedcastError if the job clips by the global norm, which needs every gradient before the first update.
+
+    >>> from simulator.machine.presets import load_machine
+    >>> tasks = plan(Job("lenet5", batch=64), load_machine("h100"), None, Options()).tasks
+    >>> [(task.layer, task.phase) for task in tasks][-2:]  # the first layer is updated last
+    [('features.0', 'backward'), ('features.0', 'update')]
     """
     build = PlanBuilder(job, machine.devices[0].name)
     build.refuse_clipping(NAME, "forward-fusion")

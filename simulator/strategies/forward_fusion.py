@@ -24,6 +24,11 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 
     The lag plays the role of the paper's flag: the first iteration has nothing to update, a shared layer is updated once, and pending
     updates are flushed whenever the plan drains (evaluation, state_dict, the end of training).
+
+    >>> from simulator.machine.presets import load_machine
+    >>> tasks = plan(Job("lenet5", batch=64), load_machine("h100"), None, Options()).tasks
+    >>> [(task.layer, task.phase, task.lag) for task in tasks if task.layer == "features.3"][:2]
+    [('features.3', 'update', 1), ('features.3', 'forward', 0)]
     """
     build = PlanBuilder(job, machine.devices[0].name)
     tasks = build.step()

@@ -20,6 +20,11 @@ def order(ranks: int, microbatches: int, per_rank: int = 2) -> Schedule:
     Microbatches pass in rounds of at least `ranks` (of all, if there are fewer): each stage of a rank runs a round before the next stage
     does. Where torch's ScheduleInterleaved1F1B accepts the number of microbatches the order is the same; it refuses those that it
     cannot cut into equal rounds, and here the first rounds are one microbatch longer.
+
+    >>> for actions in order(2, 4, per_rank=2).ranks:
+    ...     print(*actions)
+    0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3
+    1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3
     """
     return Schedule(tuple(_rank(rank, ranks, _rounds(ranks, microbatches), per_rank) for rank in range(ranks)))
 

@@ -259,6 +259,14 @@ def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy,
     Options in `shared` that the strategy has serve as defaults. With the option schedule=FILE, the tasks of the strategy's plan run in the
     order of the file (`order_csv`); pipelines also read the order of their actions. Raises SchedcastError for an unknown strategy, an
     unusable option or an unusable file.
+
+    >>> from simulator.machine.presets import load_machine
+    >>> strategy, options = parse("backward-fusion:update_stream=on")
+    >>> options
+    Options(update_stream=True)
+    >>> plan = strategy.plan(Job("lenet5", batch=64), load_machine("h100"), None, options)
+    >>> sorted({(task.phase, task.stream) for task in plan.tasks})
+    [('backward', 0), ('forward', 0), ('update', 1)]
     """
     name, _, tail = spec.partition(":")
     strategy = get(name)

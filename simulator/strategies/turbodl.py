@@ -32,6 +32,12 @@ def by_rank(tasks: Sequence[Task], dependencies: Dependencies, rank: Callable[[T
     """The tasks in a new issue order: always the task of the lowest rank among those whose dependencies within the period have been issued.
 
     Tasks of equal rank keep their order. `dependencies`: those of a plan of these tasks in their present order.
+
+    >>> from simulator.plan.task import Segment
+    >>> tasks = [Task(name, Host(1.0), "cuda:0", after=after) for name, after in (("2.dW", ()), ("2.dX", ()), ("1.dX", ("2.dX",)))]
+    >>> dependencies = Dependencies(Plan("tiny", (Segment(tuple(tasks)),), {}, {}))
+    >>> [task.name for task in by_rank(tasks, dependencies, lambda task: task.name.endswith("dW"))]  # what nothing waits for comes last
+    ['2.dX', '1.dX', '2.dW']
     """
     successors: list[list[int]] = [[] for _ in tasks]
     missing = [0] * len(tasks)

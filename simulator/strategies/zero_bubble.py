@@ -220,6 +220,12 @@ def order(
     rank with two stages has stages of half the size.
 
     Raises SchedcastError if the number of stages, or `most_alive`, cannot be.
+
+    >>> from simulator.strategies.pipeline.grid_csv import write
+    >>> print(write(order(stages=3, microbatches=3)), end="")
+    0F0,0F1,0F2,,,0I0,0W0,0I1,0W1,0I2,0W2
+    ,1F0,1F1,1F2,1I0,1W0,1I1,1W1,1I2,1W2
+    ,,2F0,2I0,2F1,2I1,2F2,2I2,2W0,2W1,2W2
     """
     per_rank = 2 if shape == V else 1
     if stages < 1 or stages % per_rank:

@@ -170,7 +170,12 @@ def faults(timeline: Timeline) -> Iterator[str]:
 
 
 def busy_seconds(spans: "list[Span] | tuple[Span, ...]", start_s: float, end_s: float) -> float:
-    """Length of the union of the spans' intervals within [start_s, end_s]."""
+    """Length of the union of the spans' intervals within [start_s, end_s].
+
+    >>> spans = [Span("a", "cuda:0", "stream 0", 0.0, 2.0, "forward"), Span("b", "cuda:0", "stream 1", 1.0, 3.0, "forward")]
+    >>> busy_seconds(spans, 0.0, 10.0)
+    3.0
+    """
     total, reached = 0.0, start_s
     for left, right in sorted((max(s.start_s, start_s), min(s.end_s, end_s)) for s in spans):
         if right > max(left, reached):

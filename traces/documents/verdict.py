@@ -34,6 +34,9 @@ def verdict(
     of a prediction whose memory is at its limit (`comparison.MemoryNeed.at_limit`). Otherwise "same"
     if all of the interval lies within SAME of 1, "faster" or "slower" if all of it lies on one side of 1, else "cannot tell". No interval
     cannot tell either.
+
+    >>> [verdict(interval) for interval in ((1.05, 1.20), (0.95, 1.20), (0.99, 1.01), (0.80, 0.90))]
+    ['faster', 'cannot tell', 'same', 'slower']
     """
     if is_busy(busy_share) or not is_judged(measured_share) or at_limit:
         return "no verdict"
@@ -103,7 +106,12 @@ def for_choice(factor: float, interval: Interval | None, among: int, already: in
 
 
 def chosen(own: Gain, among: int) -> Gain:
-    """Return the gain of a row that was chosen from `among` rows because it is the fastest, with a wider interval (`for_choice`)."""
+    """Return the gain of a row that was chosen from `among` rows because it is the fastest, with a wider interval (`for_choice`).
+
+    >>> one = gain(1.10, (1.04, 1.20))
+    >>> one.judged, chosen(one, among=100).judged  # the fastest of 100 may be so by chance
+    ('1.10x (1.04 to 1.20), faster', '1.10x (0.98 to 1.31), cannot tell')
+    """
     interval = for_choice(own.factor, own.interval, among)
     return replace(own, interval=interval, verdict=own.verdict if own.verdict == "no verdict" else verdict(interval))
 

@@ -65,7 +65,15 @@ class Line(NamedTuple):
 
 
 def lines(protocols: Sequence[Protocol], operation: str, tree: bool, spread: Spread) -> list[Line]:
-    """A line for each protocol and algorithm that can run the operation. `tree`: whether it must be along trees."""
+    """A line for each protocol and algorithm that can run the operation. `tree`: whether it must be along trees.
+
+    A ring of 8 GPUs whose links move 100 GB/s takes 14 rounds of an all-reduce, in which each rank sends 14/8 of its data:
+
+    >>> ring = Protocol(RINGS, start_s=1e-5, hop_s=1e-6, share=1.0)
+    >>> (line,) = lines([ring], ALL_REDUCE, tree=False, spread=Spread(ranks=8, nodes=1, inside_s=1e-11, across_s=0.0))
+    >>> f"{line.latency_s:.1e} s, and {line.seconds(1e9) - line.latency_s:.4f} s for 1 GB"
+    '2.4e-05 s, and 0.0175 s for 1 GB'
+    """
     by_form = {form: [protocol for protocol in protocols if protocol.form == form] for form in (RINGS, SWITCH, PAIRS)}
     if operation == ALL_TO_ALL:
         return [_pairs(protocol, spread) for protocol in by_form[PAIRS]]

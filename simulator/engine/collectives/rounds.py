@@ -40,7 +40,17 @@ Rounds = list[list[Move]]
 
 
 def rounds(operation: str, algorithm: str, ranks: int, root: int = 0) -> Rounds:
-    """The rounds of a collective in order. The moves of a round are independent, except that those to one target add up."""
+    """The rounds of a collective in order. The moves of a round are independent, except that those to one target add up.
+
+    In a ring of three, each device adds a chunk of its neighbor's twice, then copies a finished one twice:
+
+    >>> for moves in rounds(ALL_REDUCE, RING, ranks=3):
+    ...     print(*(f"{move.target} {'+' if move.add else '='} {move.source}'s chunk {move.chunk};" for move in moves))
+    0 + 2's chunk 1; 1 + 0's chunk 2; 2 + 1's chunk 0;
+    0 + 2's chunk 0; 1 + 0's chunk 1; 2 + 1's chunk 2;
+    0 = 2's chunk 2; 1 = 0's chunk 0; 2 = 1's chunk 1;
+    0 = 2's chunk 1; 1 = 0's chunk 2; 2 = 1's chunk 0;
+    """
     if ranks < 2:
         return []
     if operation == ALL_TO_ALL:

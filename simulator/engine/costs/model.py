@@ -111,6 +111,15 @@ class CostModel:
     On a machine without TF32 all are fp32. None: the profile's.
     `executor`: for the costs of PyTorch's own loop, which adds to every task, those of the executor (`for_pytorch`).
     `sampled`: by key and by the number of a sampling, what a sample is as a multiple of the key's median.
+
+    >>> from simulator.machine.presets import load_machine
+    >>> from simulator.plan.bodies.opcall import OpCall
+    >>> from simulator.plan.task import Operand
+    >>> x, y = (Operand(name, (1024, 1024), (1024, 1), "float32") for name in "xy")
+    >>> relu = Task("relu", OpCall("aten.relu.default", flops=2.0**20), "cuda:0", reads=(x,), writes=(y,))
+    >>> v100, h100 = (CostModel(load_machine(name)).cost(relu) for name in ("v100", "h100"))
+    >>> v100.warm_s > h100.warm_s, h100.source
+    (True, 'guessed')
     """
 
     def __init__(

@@ -36,7 +36,14 @@ class Block:
 
 @dataclass
 class CachingAllocator:
-    """Blocks of one GPU's memory. `limit_bytes`: what it may reserve; it goes beyond only if returning cached segments does not do."""
+    """Blocks of one GPU's memory. `limit_bytes`: what it may reserve; it goes beyond only if returning cached segments does not do.
+
+    >>> allocator = CachingAllocator()
+    >>> block = allocator.allocate(3 * _MIB, stream=0)
+    >>> allocator.release(block)
+    >>> allocator.reserved_bytes // _MIB  # the segment that 3 MiB take; it stays reserved
+    20
+    """
 
     limit_bytes: float = float("inf")
     reserved_bytes: int = 0

@@ -229,7 +229,19 @@ def _accesses(plan: Plan) -> _Accesses:
 
 
 def memory_over_time(plan: Plan, spans: Sequence[Span], scratch: Scratch = NO_SCRATCH) -> dict[str, Steps]:
-    """Bytes held over time by device, and by the host if the plan has values there. At one instant, frees come before allocations."""
+    """Bytes held over time by device, and by the host if the plan has values there. At one instant, frees come before allocations.
+
+    >>> from simulator.plan.bodies.host import Host
+    >>> from simulator.plan.task import Segment, Storage, Task, Value
+    >>> w, h = (Value(name, (1,), (1,), "float32", "cpu:0", kind, storage=name) for name, kind in (("w", "parameter"), ("h", "activation")))
+    >>> forward = Task("forward", Host(1.0), "cpu:0", reads=(w.operand(),), writes=(h.operand(),))
+    >>> backward = Task("backward", Host(2.0), "cpu:0", reads=(h.operand(),))
+    >>> storages = {"w": Storage("w", 400, "cpu:0"), "h": Storage("h", 800, "cpu:0")}
+    >>> plan = Plan("tiny", (Segment((forward, backward)),), {"w": w, "h": h}, storages)
+    >>> spans = Span("forward", "cpu:0", "0", 0.0, 1.0, "forward"), Span("backward", "cpu:0", "0", 1.0, 3.0, "backward")
+    >>> memory_over_time(plan, spans)
+    {'cpu:0': ((0.0, 1200), (3.0, 400))}
+    """
     start_s = min((span.start_s for span in spans), default=0.0)
     instances = lifetimes(plan, spans, scratch.releases)
     devices = np.array([plan.storages[name].device for name in instances.names] or [""])

@@ -33,6 +33,11 @@ class Placement:
 
     `balanced`: each block is cut into twice as many chunks as there are devices, of which a device has one of the first half and its mirror
     image of the second (`LocalTensors.chunks`); else into one part for each device.
+
+    >>> Placement(dim=1, blocks=(8,)).local((4, 8), degree=2)
+    (4, 4)
+    >>> Placement(dim=1, blocks=(8,)).fits((4, 8), degree=3)
+    False
     """
 
     dim: int | None = None

@@ -57,6 +57,13 @@ def variants(text: str, tries: Tries) -> list[tuple[int, str]]:
     """The candidates of a strategy's text, one for each combination of values; with the number of its checkpointing among those tried.
 
     Less checkpointing is usually faster. If it is tried for all texts before more of it, fewer plans that lose are simulated.
+
+    >>> for number, candidate in variants("fsdp", {"accumulate": ("1", "2"), "checkpoint": ("none", "full")}):
+    ...     print(number, candidate)
+    0 fsdp --accumulate 1 --checkpoint none
+    1 fsdp --accumulate 1 --checkpoint full
+    0 fsdp --accumulate 2 --checkpoint none
+    1 fsdp --accumulate 2 --checkpoint full
     """
     stated = [[f" --{name} {value}" for value in values] for name, values in tries.items()]
     number = {value: at for at, value in enumerate(tries.get("checkpoint", ()))}

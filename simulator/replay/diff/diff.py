@@ -30,6 +30,13 @@ def fair_shares(terms: Sequence[str], value: Callable[[frozenset[str]], float]) 
     """Return the share of each term in `value` of all terms less `value` of none; the shares add up to it.
 
     `value` is called once for each of the 2^n sets of terms.
+
+    A step lasts as long as its host or its kernels, whichever is longer. Both became shorter, and neither alone would have gained as much:
+
+    >>> def step_s(shorter):
+    ...     return max(3.0 if "host" in shorter else 5.0, 1.0 if "kernels" in shorter else 4.0)
+    >>> fair_shares(["host", "kernels"], step_s)
+    {'host': -1.5, 'kernels': -0.5}
     """
     values = {frozenset(some): value(frozenset(some)) for size in range(len(terms) + 1) for some in combinations(terms, size)}
     orders = factorial(len(terms))

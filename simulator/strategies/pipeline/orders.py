@@ -7,6 +7,12 @@ def gpipe_order(stages: int, microbatches: int) -> Schedule:
     """A stage on each rank. With one microbatch this is plain model parallelism.
 
     Backwards run in the order of the forwards, as torch's ScheduleGPipe does.
+
+    >>> from simulator.strategies.pipeline.grid_csv import write
+    >>> print(write(gpipe_order(stages=3, microbatches=3)), end="")
+    0F0,0F1,0F2,,,,,0B0,0B1,0B2
+    ,1F0,1F1,1F2,,,1B0,1B1,1B2
+    ,,2F0,2F1,2F2,2B0,2B1,2B2
     """
     return Schedule(
         tuple(tuple(Action(stage, kind, m) for kind in (FORWARD, BACKWARD) for m in range(microbatches)) for stage in range(stages))
@@ -19,7 +25,14 @@ def gpipe_order(stages: int, microbatches: int) -> Schedule:
 
 
 def one_f_one_b_order(stages: int, microbatches: int) -> Schedule:
-    """A stage on each rank. Stage s holds at most min(stages - s, microbatches) forwards whose backward has not run."""
+    """A stage on each rank. Stage s holds at most min(stages - s, microbatches) forwards whose backward has not run.
+
+    >>> from simulator.strategies.pipeline.grid_csv import write
+    >>> print(write(one_f_one_b_order(stages=3, microbatches=4)), end="")
+    0F0,0F1,0F2,,,0B0,0F3,0B1,,0B2,,0B3
+    ,1F0,1F1,,1B0,1F2,1B1,1F3,1B2,,1B3
+    ,,2F0,2B0,2F1,2B1,2F2,2B2,2F3,2B3
+    """
     return Schedule(tuple(_rank(stage, min(stages - 1 - stage, microbatches), microbatches) for stage in range(stages)))
 
 

@@ -112,6 +112,10 @@ def balanced(seconds: Sequence[float], stages: int) -> tuple[int, ...]:
     """Return the placement vector whose longest stage is shortest; among those, the most even one, then one with early cuts.
 
     The most even one has the smallest sum of squared stage times. `seconds`: by unit. Raises SchedcastError for more stages than units.
+
+    >>> placement = balanced([3.0, 1.0, 1.0, 1.0, 2.0], stages=2)  # after the second of the five units: stages of 4 s each
+    >>> placement, stages_of(placement, 5)
+    ((2,), (range(0, 2), range(2, 5)))
     """
     _check(len(seconds), stages)
     return _placement([_sums(seconds)] * stages)

@@ -160,6 +160,11 @@ def timed(schedule: Schedule, seconds: Callable[[Action], float], transfer_s: fl
 
     An action takes `seconds(action)`. What another rank computed arrives `transfer_s` after its end. Raises ScheduleError if some actions
     wait for each other.
+
+    >>> first, second = Action.read("0F0"), Action.read("1F0")
+    >>> spans = timed(Schedule(((first,), (second,))), lambda action: 2.0, transfer_s=0.5)
+    >>> spans[second]
+    Span(start_s=2.5, end_s=4.5)
     """
     spans, waits = _run(schedule, seconds, transfer_s)
     if waits:
@@ -168,7 +173,19 @@ def timed(schedule: Schedule, seconds: Callable[[Action], float], transfer_s: fl
 
 
 def check(schedule: Schedule) -> None:
-    """Raise ScheduleError at the first fault that keeps `schedule` from running."""
+    """Raise ScheduleError at the first fault that keeps `schedule` from running.
+
+    >>> ranks = "0F0 0F1 0B0 0B1", "1F0 1B0 1B1 1F1"
+    >>> try:
+    ...     check(Schedule(tuple(tuple(map(Action.read, actions.split())) for actions in ranks)))
+    ... except ScheduleError as error:
+    ...     print(error)
+    ...     print(error.details)
+    rank 1 runs 1B1 without 1F1 before it; expected F before its backward
+    rank 0  0F0 0F1 .   .   0B0 -   0B1 -
+    rank 1  .   1F0 1B0 -   1B1 -   1F1
+                            ^ here
+    """
     if not schedule.actions:
         raise ScheduleError("the schedule has no actions; expected a line for each rank, such as 0F0,0B0")
     for faults in (_rank_faults, _order_faults, _missing):

@@ -65,6 +65,9 @@ def parts(shape: tuple[int, ...], degrees: tuple[int, ...]) -> list[Box]:
     """`shape` in equal parts: `degrees` of them along each dimension, the last dimension changing fastest.
 
     Raises ValueError if a degree does not divide its extent.
+
+    >>> parts((4, 6), degrees=(2, 1))
+    [((0, 2), (0, 6)), ((2, 4), (0, 6))]
     """
     if any(extent % degree for extent, degree in zip(shape, degrees, strict=True)):
         raise ValueError(f"{shape} does not divide into {degrees}")

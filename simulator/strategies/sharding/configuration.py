@@ -14,7 +14,12 @@ DIMENSIONS = ("n", "c", "h", "w")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Configuration:
-    """Degrees of parallelism in image, channel, height and width. Each worker computes an equal and disjoint part of the output."""
+    """Degrees of parallelism in image, channel, height and width. Each worker computes an equal and disjoint part of the output.
+
+    >>> configuration = Configuration.parse("n=2,c=2")  # half of the images and half of the channels for each of four workers
+    >>> configuration.workers, configuration.replicas
+    (4, 2)
+    """
 
     n: int = 1
     c: int = 1

@@ -63,7 +63,11 @@ def needed(op: Op, box: Box) -> tuple[Box | None, ...]:
 
 @dataclass(frozen=True)
 class Window:
-    """Windows along one axis: output o covers `kernel` places, `dilation` apart, from o * `stride` - `padding` on."""
+    """Windows along one axis: output o covers `kernel` places, `dilation` apart, from o * `stride` - `padding` on.
+
+    >>> Window(kernel=3, padding=1).covered((0, 16))  # the upper half of 32 rows: a row of padding, and a row of the lower half
+    (-1, 17)
+    """
 
     kernel: int
     stride: int = 1
