@@ -4,6 +4,7 @@ import ast
 import io
 import re
 import tokenize
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -98,3 +99,18 @@ def test_one_class_holds_a_predicted_step_and_its_interval():
         if {"step_s", "interval_s"} <= {item.target.id for item in node.body if isinstance(item, ast.AnnAssign)}
     }
     assert holders == {"Step"}
+
+
+def test_figures_are_plotlys_alone():
+    """A second library that draws would describe every picture a second time."""
+    needed = " ".join(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+    drawing = re.compile(r"\b(matplotlib|kaleido|altair|bokeh|seaborn|PIL|pillow)\b", re.IGNORECASE)
+    assert drawing.findall(needed) == []
+    imported = {name for path in sources() for node in ast.walk(tree(path)) for name in _imported(node) if drawing.match(name)}
+    assert imported == set()
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.ImportFrom):
+        return [node.module]
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -195,7 +195,7 @@ def test_run_beside_others(schedcast, tmp_path):
     assert document.losses == document.curves[0].losses
     assert document.max_loss_difference < 1e-12
     assert (document.data, document.complete) == ("bit streams of 8 bits, 32,000 samples of 10 classes", True)
-    assert sorted(path.name for path in out.iterdir()) == ["index.html", "loss.png", "loss.svg", "run.json"]
+    assert sorted(path.name for path in out.iterdir()) == ["index.html", "loss.svg", "run.json"]
     shown = schedcast.call("run", *job, *BESIDE)
     assert shown.status == 0
     assert "data: bit streams" in shown.out
@@ -261,7 +261,7 @@ def test_validate_with_a_report(schedcast, tmp_path):
         assert (row["status"], row["calibration"]) == ("ok", "interleaved")
         explained_s = sum(part["seconds"] for part in row["waterfall"])
         assert explained_s == pytest.approx(row["measured_step_s"] - row["predicted_step_s"], abs=1e-9)
-    assert all((out / row["strategy"] / "waterfall.png").exists() for row in ran)
+    assert all((out / row["strategy"] / "waterfall.svg").exists() for row in ran)
     plain = done.document["pytorch"]
     assert (plain["strategy"], plain["status"], plain["shares"]["measured"]) == ("pytorch", "ok", pytest.approx(1.0))
     assert plain["measured_step_s"] == done.document["reference_step_s"]
@@ -346,10 +346,10 @@ def test_predictions_under_different_hash_seeds_are_the_same_bytes(tmp_path):
     assert documents[1:] == documents[:1] * 2
 
 
-# A command loads only what it needs: torch for capturing and running, matplotlib for pictures, Streamlit for the app.
+# A command loads only what it needs: torch for capturing and running, plotly for pictures, Streamlit for the app.
 
 
-HEAVY = ("torch", "streamlit", "matplotlib", "scipy", "networkx")
+HEAVY = ("torch", "streamlit", "plotly", "scipy", "networkx")
 #: Prints which of the heavy libraries are loaded when the process ends.
 REPORT = f"""
 import atexit, json, sys

@@ -31,16 +31,18 @@ class ShownTimeline(Shown):
         return asdict(self.timeline)
 
     def save(self, path: str | Path) -> Path:
-        """Write it as a page (.html), a picture (.png, .svg) or data (.json, .json.gz), by the name of the file. Returns its path."""
+        """Write it as a page (.html), a picture (.svg) or data (.json, .json.gz), by the name of the file. Returns its path."""
         path = Path(path)
         if path.name.endswith((".json", ".json.gz")):
             return self.timeline.save(path)
-        if path.suffix in (".png", ".svg"):
+        if path.suffix == ".svg":
             from ui.present.timeline_picture import timelines_picture
 
             return timelines_picture(path, self.timeline)
         if path.suffix != ".html":
-            raise SchedcastError(f"cannot write a timeline as {path.name}; expected .html, .png, .svg, .json or .json.gz")
+            raise SchedcastError(
+                f"cannot write a timeline as {path.name}; expected .html (which has a button that saves a PNG), .svg, .json or .json.gz"
+            )
         write_atomic(path, self._page())
         return path
 

@@ -3,8 +3,6 @@
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from urllib.parse import urlencode, urlsplit
 
 import streamlit as st
@@ -14,6 +12,8 @@ from traces.errors import SchedcastError
 from ui.app.state import BUTTON
 from ui.present.labels import markdown_escaped
 from ui.present.page import Section, page
+from ui.present.pictures import svg
+from ui.present.timeline_picture import timelines_figure
 
 #: Where a session keeps why its link cannot be answered, and what the controls show instead.
 _REFUSED, _SHOWN_INSTEAD = "refused link", "shown instead"
@@ -53,12 +53,9 @@ def link(query: Mapping[str, Sequence[str]]) -> str:
     return here._replace(query=urlencode(query, doseq=True), fragment="").geturl()
 
 
-def picture(timeline: Timeline, suffix: str) -> bytes:
-    """The picture of a predicted timeline, of the kind `suffix` (.png or .svg)."""
-    from ui.present.timeline_picture import timelines_picture  # matplotlib takes a second to load
-
-    with TemporaryDirectory() as folder:
-        return timelines_picture(Path(folder) / f"picture{suffix}", timeline).read_bytes()
+def timeline_svg(label: str, name: str, timeline: Callable[[], Timeline]) -> Download:
+    """The picture of a timeline as the file NAME.svg."""
+    return Download(f"{label} (SVG)", f"{name}.svg", "image/svg+xml", lambda: svg(timelines_figure(timeline())).encode())
 
 
 def one_page(sections: Callable[[], Sequence[Section]]) -> Download:

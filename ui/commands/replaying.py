@@ -166,6 +166,6 @@ def print_diff(document: Diff, console: Console) -> None:
 
 
 def _write(out: Path, document: Diff, timelines: Mapping[str, Timeline], steps: Sequence[Timeline]) -> None:
-    from ui.present import diffs_page as diff_report  # here, because it loads matplotlib
+    from ui.present import diffs_page as diff_report  # here, because it loads plotly
 
     print(f"report: {diff_report.write(out, document, timelines, steps)}", file=sys.stderr)

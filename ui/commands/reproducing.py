@@ -57,7 +57,7 @@ def reproduced(source: reproduce.Source, measure: bool, quiet: bool, wait_s: flo
 
 
 def _write(document: Reproduction, out: Path) -> None:
-    from ui.present import reproductions_page as reproduction_report  # here, because it loads matplotlib
+    from ui.present import reproductions_page as reproduction_report  # here, because it loads plotly
 
     print(f"report: {reproduction_report.write(out, document)}", file=sys.stderr)
 

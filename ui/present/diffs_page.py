@@ -3,7 +3,7 @@
 index.html                  the page; needs no network and no other file
 diff.json                   the document of `schedcast diff --json`
 a.json.gz, b.json.gz        one step of each run, if there are timelines
-waterfall.png               from one step to the other, term by term
+waterfall.svg               from one step to the other, term by term
 perfetto.json.gz            both runs on one time axis, if there are timelines
 """
 
@@ -18,10 +18,11 @@ from traces.formats.perfetto import export
 from ui.present import diffs as diff_words
 from ui.present.charts_page import chart_html
 from ui.present.page import Section, document_data, page, section
+from ui.present.pictures import write_picture
 from ui.present.timeline_canvas.page import timelines_html
-from ui.present.waterfall_figures import waterfall_figure, waterfall_picture
+from ui.present.waterfall_figures import waterfall_figure
 
-DOCUMENT, PERFETTO, PICTURE = "diff.json", "perfetto.json.gz", "waterfall.png"
+DOCUMENT, PERFETTO, PICTURE = "diff.json", "perfetto.json.gz", "waterfall.svg"
 #: The files of one step of each run.
 STEPS = ("a.json.gz", "b.json.gz")
 TITLE = "Why two runs differ"
@@ -37,7 +38,7 @@ def write(folder: Path | str, diff: Diff, timelines: Mapping[str, Timeline], ste
     diff.save(folder / DOCUMENT)  # first, because the folder is recognized by it
     for name, step in zip_longest(STEPS, steps):
         (folder / name).unlink(missing_ok=True) if step is None else step.save(folder / name)
-    waterfall_picture(folder / PICTURE, diff_words.diff_bars(diff), _title(diff))
+    write_picture(folder / PICTURE, waterfall_figure(diff_words.diff_bars(diff), _title(diff)))
     files = []
     if timelines:
         export(folder / PERFETTO, timelines)

@@ -1,26 +1,23 @@
-"""Memory over one training step: per device, predicted next to measured, stacked by kind of value; as a static picture and as the
+"""Memory over one training step: per device, predicted next to measured, stacked by kind of value; as a static figure and as the
 strips under the lanes of an interactive timeline.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from simulator.engine.memory.contents import KIND_NAMES, STACKED
 from simulator.machine.machine import HOST
 from traces import units
 from traces.documents.timeline import HeldByKind, Timeline
 from ui.present import palette
-from ui.present.canvas import INK, WIDTH_IN, add_legend, hide_frame, new_figure, save
-from ui.present.labels import PEAK
+from ui.present.charts import finished
+from ui.present.labels import PEAK, plotly_escaped
+from ui.present.pictures import INK, LETTER, WIDTH, text_width
 from ui.present.timeline_rows import X_LABEL
 
 #: Devices drawn at most. Replicas look alike, so the first ones stand for all.
@@ -183,62 +180,57 @@ class Strips:
         }  # fmt: skip
 
 
-#: Inches per row, and above, between and under the rows.
-ROW_IN, TOP_IN, BETWEEN_IN, BOTTOM_IN = 1.75, 1.25, 0.45, 0.68
-#: Left and right edge of the panels, and the gap between them, as shares of the width.
-LEFT, RIGHT, GAP = 0.07, 0.985, 0.025
-DASHES = (0, (4, 3))
-#: The size of a heading's letters, and the inches that one takes. Longer headings have smaller letters.
-HEADING_POINTS, HEADING_IN = 11.0, 0.098
+#: Pixels per row, and between rows; and the room between predicted and measured, as a share of the width.
+ROW_PX, BETWEEN_PX, GAP = 175, 45, 0.05
 
 
-def memory_picture(path: Path | str, predicted: Timeline, measured: Timeline | None = None, title: str = "") -> Path | None:
-    """Draw what every device's memory holds into `path` (.png or .svg). Returns None if no timeline says so; then nothing is written."""
+def memory_figure(predicted: Timeline, measured: Timeline | None = None, title: str = "") -> go.Figure | None:
+    """What every device's memory holds, predicted beside measured, for a static picture. None if no timeline says so."""
     timelines = [timeline for timeline in (predicted, measured) if timeline is not None and timeline.memory_kinds]
     device_rows = rows(timelines)
     if not device_rows:
         return None
-    count = len(device_rows)
-    height_in = TOP_IN + count * ROW_IN + (count - 1) * BETWEEN_IN + BOTTOM_IN
-    figure = new_figure(height_in, f"{title}: memory" if title else "memory")
-    width = (RIGHT - LEFT - GAP * (len(timelines) - 1)) / len(timelines)
+    drawn_px = len(device_rows) * (ROW_PX + BETWEEN_PX) - BETWEEN_PX
+    figure = make_subplots(
+        len(device_rows), len(timelines), vertical_spacing=BETWEEN_PX / drawn_px, horizontal_spacing=GAP, shared_yaxes=True
+    )
     end_ms = max(timeline.window_s[1] - timeline.window_s[0] for timeline in timelines) * 1e3
-    for number, row in enumerate(device_rows):
-        bottom_in = height_in - TOP_IN - (number + 1) * ROW_IN - number * BETWEEN_IN
-        for column, panel in enumerate(row.panels):
-            axes = figure.add_axes((LEFT + column * (width + GAP), bottom_in / height_in, width, ROW_IN / height_in))
-            _style(axes, column == 0, number == count - 1)
-            axes.set_xlim(0, end_ms * 1.002)
-            axes.set_ylim(0, row.top)
-            if column == 0:
-                axes.set_ylabel(f"allocated, {row.unit}", fontsize=11, color=INK)
-            if row.limit_bytes:
-                axes.axhline(row.limit_bytes / row.unit_bytes, color=palette.LIMIT, linewidth=2.0)
+    for number, row in enumerate(device_rows, start=1):
+        for column, panel in enumerate(row.panels, start=1):
             if panel is not None:
-                _draw(axes, panel, row.unit_bytes)
-                text = row.headings[column]
-                points = HEADING_POINTS * min(1.0, width * WIDTH_IN / (HEADING_IN * len(text)))
-                axes.annotate(text, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", fontsize=points,
-                              weight="bold", color=INK, parse_math=False)  # fmt: skip
-    figure.text((LEFT + RIGHT) / 2, 0.14 / height_in, X_LABEL, fontsize=11, color=INK, ha="center")
-    marks: list[Artist] = [Patch(facecolor=palette.KIND[kind], label=KIND_NAMES[kind]) for kind in kinds_shown(device_rows)]
-    marks.append(Line2D([], [], color=INK, linestyle=DASHES, linewidth=1.4, label=PEAK))
+                _draw(figure, panel, row, {"row": number, "col": column}, row.headings[column - 1], 0.9 * WIDTH / len(timelines))
+        figure.update_yaxes(range=[0, row.top], row=number)
+        figure.update_yaxes(title_text=f"allocated, {row.unit}", row=number, col=1)
+    for kind in kinds_shown(device_rows):
+        _name(figure, KIND_NAMES[kind], mode="markers", marker={"color": palette.KIND[kind], "symbol": "square", "size": 12})
+    _name(figure, PEAK, mode="lines", line=PEAK_LINE)
     if any(row.limit_bytes for row in device_rows):
-        marks.append(Line2D([], [], color=palette.LIMIT, linewidth=2.0, label="limit"))
-    add_legend(figure, marks, handlelength=1.3, handleheight=1.0, columnspacing=1.3)
-    return save(figure, path)
+        _name(figure, "limit", mode="lines", line=LIMIT_LINE)
+    figure.update_xaxes(range=[0, end_ms * 1.002], showticklabels=False)
+    figure.update_xaxes(title_text=X_LABEL, showticklabels=True, row=len(device_rows))
+    return finished(figure, f"{title}: memory" if title else "memory", drawn_px)
 
 
-def _draw(axes: Axes, panel: Panel, unit_bytes: int) -> None:
-    """Draw the stacked areas, and the peak as a line."""
-    stacked = [[count / unit_bytes for count in counts] for counts in panel.held.values()]
-    axes.stackplot(panel.times_ms, stacked, colors=[palette.KIND[kind] for kind in panel.held], step="post", linewidth=0)
-    if panel.peak_bytes:
-        axes.axhline(panel.peak_bytes / unit_bytes, color=INK, linewidth=1.4, linestyle=DASHES)
+PEAK_LINE, LIMIT_LINE = {"color": INK, "width": 1.4, "dash": "dash"}, {"color": palette.LIMIT, "width": 2}
 
 
-def _style(axes: Axes, is_first: bool, is_last: bool) -> None:
-    axes.tick_params(axis="both", colors=INK, labelsize=10, labelbottom=is_last, labelleft=is_first, length=0)
-    axes.xaxis.set_major_locator(MaxNLocator(8))
-    axes.yaxis.set_major_locator(MaxNLocator(5))
-    hide_frame(axes, "y")
+def _draw(figure: go.Figure, panel: Panel, row: Row, place: dict[str, int], words: str, room_px: float) -> None:
+    """Add the heading of a panel and its stacked areas, the highest first and lower ones over it; the peak, and the limit."""
+    stacked = np.cumsum(list(panel.held.values()), axis=0) / row.unit_bytes
+    for kind, top in reversed(list(zip(panel.held, stacked, strict=True))):
+        figure.add_scatter(
+            x=panel.times_ms, y=top, fill="tozeroy", fillcolor=palette.KIND[kind], mode="lines", line={"width": 0, "shape": "hv"},
+            showlegend=False, **place,
+        )  # fmt: skip
+    for drawn_bytes, line in ((panel.peak_bytes, PEAK_LINE), (row.limit_bytes, LIMIT_LINE)):
+        if drawn_bytes:
+            figure.add_hline(drawn_bytes / row.unit_bytes, line=line, **place)
+    figure.add_annotation(
+        text=f"<b>{plotly_escaped(words)}</b>", xref="x domain", yref="y domain", x=0, y=1, xanchor="left", yanchor="bottom",
+        showarrow=False, font={"size": min(LETTER, room_px / text_width(words, 1))}, **place,
+    )  # fmt: skip
+
+
+def _name(figure: go.Figure, name: str, **look) -> None:
+    """Add an entry of the legend."""
+    figure.add_scatter(x=[None], y=[None], name=name, **look)

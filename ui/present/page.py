@@ -1,17 +1,16 @@
-"""Renders HTML pages from sections and templates. A page carries all that it shows: style, pictures, data, and the scripts that draw charts
+"""Renders HTML pages from sections and templates. A page carries all that it shows: style, data, and the scripts that draw charts
 and timelines. It needs no network and no other file; where scripts are off, pictures of its folder take their place.
 
-Every value is escaped (autoescape) except the elements of charts, timelines and pictures, which are made here and in `ui.present`.
+Every value is escaped (autoescape) except the elements of charts and timelines, which are made here and in `ui.present`.
 A value that a template names but does not receive is an error.
 """
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -50,13 +49,6 @@ def first_and_last(rows: Sequence[dict[str, str]]) -> set[str]:
     """The first and the last column of `rows`: those that most tables align at the left."""
     heads = list(rows[0]) if rows else []
     return {*heads[:1], *heads[-1:]}
-
-
-def picture_data(draw: Callable[[Path], object]) -> str:
-    """The address of a picture that holds its data. `draw` writes it to a path (.png)."""
-    with TemporaryDirectory() as folder:
-        draw(place := Path(folder) / "picture.png")
-        return f"data:image/png;base64,{base64.b64encode(place.read_bytes()).decode()}"
 
 
 def document_data(document: Document) -> str:

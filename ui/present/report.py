@@ -3,9 +3,9 @@
     index.html                    the page; needs no network and no other file
     report.json                   which file is what; the app reads it
     validation.json               (validation-2.json, ...) the document of `schedcast validate`
-    summary.png                   every strategy's predicted and measured step time
+    summary.svg                   every strategy's predicted and measured step time
     NAME/predicted.json.gz        for each compared strategy: both timelines, their picture, a trace for ui.perfetto.dev and the plan
-        /measured.json.gz  timelines.png  timelines.svg  waterfall.png  memory.png  perfetto.json.gz  plan.json.gz
+        /measured.json.gz  timelines.svg  waterfall.svg  memory.svg  perfetto.json.gz  plan.json.gz
 
 The report is written into a temporary folder and moved to its place when it is complete. Files of an earlier report are replaced one by
 one, `report.json` last. Documents, traces and plans are made here and need none of the packages that draw the pictures and the page.
@@ -124,7 +124,7 @@ def _write_documents(
     taken: set[str] = set()
     for number, validation in enumerate(validations, start=1):
         suffix = "" if len(validations) == 1 else f"-{number}"
-        section = _Section(file=f"validation{suffix}.json", picture=f"summary{suffix}.png", comparisons=[])
+        section = _Section(file=f"validation{suffix}.json", picture=f"summary{suffix}.svg", comparisons=[])
         validation.save(stage / section.file)
         shown = []
         for comparison, plan in compared:
@@ -145,7 +145,7 @@ def _write_documents(
 def _draw(stage: Path, parts: list[tuple[Validation, str, list[tuple[str, str, Comparison]]]]) -> ModuleNotFoundError | None:
     """Add the pictures and the page. Returns why nothing was drawn if a package is missing."""
     try:
-        from ui.present import validations_page  # here, because a machine that only measures may lack plotly and matplotlib
+        from ui.present import validations_page  # here, because a machine that only measures may lack plotly
     except ModuleNotFoundError as error:
         return error
     validations_page.write(stage, parts)

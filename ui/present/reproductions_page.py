@@ -2,36 +2,35 @@
 
 index.html                      the page; needs no network and no other file
 reproduction.json               the document of `schedcast reproduce --json`
-PAPER-CHART.png, PAPER-CHART.svg    the pictures of charts, and of networks
+PAPER-CHART.svg                 the pictures of charts, and of networks
 
 In the picture of a network whose layers are divided, every layer is a rectangle, cut as its output is among the workers. Cuts by images and
 by width are vertical, cuts by channels and by height horizontal. Images and channels make separate blocks; height and width cut a block
 without a gap. Layers run from left to right and continue in the next row; branches lie below each other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import ceil, log10
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import LogLocator, NullLocator
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from traces.documents.comparison import Validation
-from traces.documents.reproduction import Chart, DividedLayer, DividedNetwork, Panel, Paper, Reproduction, Table
+from traces.documents.reproduction import Chart, DividedLayer, DividedNetwork, Paper, Reproduction, Table
 from traces.files import check_writable, write_atomic
 from ui.present import palette, sentences, tables
 from ui.present import reproductions as reproduction_tables
-from ui.present.canvas import INK, SOFT, LineStyle, add_legend, hide_frame, new_figure, save
-from ui.present.page import Section, document_data, first_and_last, page, picture_data, section
+from ui.present.charts import finished
+from ui.present.charts_page import chart_html
+from ui.present.labels import plotly_escaped
+from ui.present.page import Section, document_data, first_and_last, page, section
+from ui.present.pictures import write_picture
 
-#: Inches: width of a column of layers and height of a lane, and of a layer's rectangle in them; between rows; above and below all rows.
-COLUMN_IN, LANE_IN, BOX_IN, ROW_GAP_IN, NETWORK_TOP_IN, NETWORK_BOTTOM_IN = 0.98, 0.66, (0.72, 0.3), 0.22, 1.0, 0.2
+#: Pixels: width of a column of layers and height of a lane, and of a layer's rectangle in them; and between rows.
+COLUMN_PX, LANE_PX, BOX_PX, ROW_GAP_PX = 98.0, 66.0, (72.0, 30.0), 22.0
 LAYER_COLUMNS = 12
 #: Characters of a layer's name that fit above its rectangle.
 _LETTERS = 17
@@ -55,28 +54,35 @@ class Place:
     lane: int
 
 
-def division_picture(path: Path | str, network: DividedNetwork) -> Path:
-    """Draw a network into `path` (.png or .svg)."""
+def division_figure(network: DividedNetwork) -> go.Figure:
+    """Every layer of a network with what each worker has of it, and which layers read which."""
     places = places_of(network.layers)
     lanes = _lanes_of(network.layers, places)
-    height_in = NETWORK_TOP_IN + sum(lanes) * LANE_IN + (len(lanes) - 1) * ROW_GAP_IN + BOTTOM_IN
-    figure = new_figure(height_in, network.title)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_xlim(0, figure.get_figwidth())
-    axes.set_ylim(height_in, 0)
-    axes.axis("off")
-    hide_frame(axes)
-    tops = [NETWORK_TOP_IN + sum(lanes[:row]) * LANE_IN + row * ROW_GAP_IN for row in range(len(lanes))]
+    tops = [sum(lanes[:row]) * LANE_PX + row * ROW_GAP_PX for row in range(len(lanes))]
+    drawn_px = tops[-1] + lanes[-1] * LANE_PX
+    figure = go.Figure()
+    lines = [_connection(places[source], places[n], tops) for n, layer in enumerate(network.layers) for source in layer.inputs]
+    _add_outlines(figure, lines, line={"color": palette.GREY, "width": 1}, showlegend=False)
+    meanings = {**{color: f"mostly by {name}" for name, color in COLORS.items()}, WHOLE: "one worker"}
     corners = [_corner(place, tops) for place in places]
-    for number, layer in enumerate(network.layers):
-        for source in layer.inputs:
-            _draw_connection(axes, places[source], places[number], tops)
-    for layer, corner in zip(network.layers, corners, strict=True):
-        _draw_layer(axes, layer, corner)
-    used = {color_of(layer.degrees) for layer in network.layers}
-    marks = [Patch(color=color, label=f"mostly by {name}") for name, color in COLORS.items() if color in used]
-    add_legend(figure, [*marks, *([Patch(color=WHOLE, label="one worker")] if WHOLE in used else [])])
-    return save(figure, path)
+    for color, meaning in meanings.items():
+        cells = [
+            _outline(left + x, top + y, wide, tall)
+            for layer, (left, top) in zip(network.layers, corners, strict=True) if color_of(layer.degrees) == color
+            for x, y, wide, tall in divided_cells(layer.degrees, *BOX_PX)
+        ]  # fmt: skip
+        if cells:
+            _add_outlines(figure, cells, fill="toself", fillcolor=color, line={"color": "#fff", "width": 0.7}, name=meaning)
+    middles, tops_px = [left + BOX_PX[0] / 2 for left, _ in corners], [top for _, top in corners]
+    names, how = [_short(layer.name) for layer in network.layers], [words(layer.degrees) for layer in network.layers]
+    for y, texts, where in ((tops_px, names, "top center"), ([top + BOX_PX[1] for top in tops_px], how, "bottom center")):
+        figure.add_scatter(
+            x=middles, y=y, text=list(map(plotly_escaped, texts)), mode="text", textposition=where, textfont={"size": 9}, showlegend=False,
+            hoverinfo="skip",
+        )  # fmt: skip
+    figure.update_xaxes(range=[0, LAYER_COLUMNS * COLUMN_PX + 12], visible=False)
+    figure.update_yaxes(range=[drawn_px, 0], visible=False)
+    return finished(figure, network.title, drawn_px)
 
 
 def places_of(layers: Sequence[DividedLayer]) -> list[Place]:
@@ -140,90 +146,96 @@ def _lanes_of(layers: Sequence[DividedLayer], places: Sequence[Place]) -> list[i
 
 
 def _corner(place: Place, tops: Sequence[float]) -> tuple[float, float]:
-    """The upper left corner of a layer's rectangle, in inches."""
-    left = 0.12 + place.column * COLUMN_IN + (COLUMN_IN - BOX_IN[0]) / 2
-    return left, tops[place.row] + place.lane * LANE_IN + 0.17
+    """The upper left corner of a layer's rectangle, in pixels."""
+    left = 12 + place.column * COLUMN_PX + (COLUMN_PX - BOX_PX[0]) / 2
+    return left, tops[place.row] + place.lane * LANE_PX + 17
 
 
-def _draw_layer(axes: Axes, layer: DividedLayer, corner: tuple[float, float]) -> None:
-    left, top = corner
-    width, height = BOX_IN
-    color = color_of(layer.degrees)
-    for x, y, wide, tall in divided_cells(layer.degrees, width, height):
-        axes.add_patch(Rectangle((left + x, top + y), wide, tall, facecolor=color, edgecolor="white", linewidth=0.5))
-    middle = left + width / 2
-    name = layer.name.removesuffix(".conv").rpartition(".")[2] if len(layer.name) > _LETTERS else layer.name
-    axes.text(middle, top - 0.025, name[:_LETTERS], fontsize=6, ha="center", va="bottom", color=INK, parse_math=False)
-    axes.text(middle, top + height + 0.02, words(layer.degrees), fontsize=6, ha="center", va="top", color=SOFT, parse_math=False)
+def _short(name: str) -> str:
+    """The name of a layer, or the end of it that has room above its rectangle."""
+    return (name.removesuffix(".conv").rpartition(".")[2] if len(name) > _LETTERS else name)[:_LETTERS]
 
 
-def _draw_connection(axes: Axes, source: Place, target: Place, tops: Sequence[float]) -> None:
+Outline = list[tuple[float | None, float | None]]
+
+
+def _outline(left: float, top: float, wide: float, tall: float) -> Outline:
+    return [(left, top), (left + wide, top), (left + wide, top + tall), (left, top + tall), (left, top)]
+
+
+def _add_outlines(figure: go.Figure, outlines: Sequence[Outline], **look: Any) -> None:
+    """Add one trace of lines or areas, which a gap keeps apart."""
+    points = [point for outline in outlines for point in (*outline, (None, None))]
+    figure.add_scatter(x=[x for x, _ in points], y=[y for _, y in points], mode="lines", hoverinfo="skip", **look)
+
+
+def _connection(source: Place, target: Place, tops: Sequence[float]) -> Outline:
     """The line from one layer to another, in the lane of the first until the column of the other; it continues in the next row."""
-    left, right = 0.04, 0.12 + LAYER_COLUMNS * COLUMN_IN
+    left, right = 4.0, 12 + LAYER_COLUMNS * COLUMN_PX
     (start, _), (end, end_y) = _corner(source, tops), _corner(target, tops)
-    x = start + BOX_IN[0]
+    line: Outline = []
+    x = start + BOX_PX[0]
     for row in range(source.row, target.row + 1):
-        y = _corner(Place(row, 0, source.lane), tops)[1] + BOX_IN[1] / 2
+        y = _corner(Place(row, 0, source.lane), tops)[1] + BOX_PX[1] / 2
         if row == target.row:
-            turn = max(x, end - (COLUMN_IN - BOX_IN[0]))
-            axes.plot((x, turn, end), (y, y, end_y + BOX_IN[1] / 2), color=palette.GREY, linewidth=0.7, zorder=0)
+            turn = max(x, end - (COLUMN_PX - BOX_PX[0]))
+            line += [(x, y), (turn, y), (end, end_y + BOX_PX[1] / 2)]
         else:
-            axes.plot((x, right), (y, y), color=palette.GREY, linewidth=0.7, zorder=0)
+            line += [(x, y), (right, y), (None, None)]
         x = left
+    return line
 
 
-#: Panels per row at most.
+#: Panels per row at most; their height, that of a chart's only one, and the room between rows, in pixels.
 COLUMNS = 3
-ROW_IN, TOP_IN, TITLE_IN, BOTTOM_IN, GAP_IN = 2.6, 0.9, 0.3, 0.6, 0.75
-#: Height of a chart with one panel.
-SINGLE_IN = 4.2
-_MARKS = "osD^v"
-#: Letters that fit in a row of the legend, those in whose place a mark is, and the height of a further row.
-_ROW_LETTERS, _MARK_LETTERS, LEGEND_ROW_IN = 105, 8, 0.25
-#: Tick labels from here on are written as powers of ten.
-_LARGE = 1e5
-#: A logarithmic axis that spans more than this factor, or reaches _LARGE, has ticks at powers of ten only.
-_MANY = 100.0
+ROW_PX, SINGLE_PX, GAP_PX = 260, 420, 75
+_MARKS = ("circle", "square", "diamond", "triangle-up", "triangle-down")
 
 
-def chart_picture(path: Path | str, chart: Chart) -> Path:
-    """Draw a chart into `path` (.png or .svg). Solid lines are predicted, dashed lines published."""
+def chart_figure(chart: Chart) -> go.Figure:
+    """The figure of a chart. Solid lines are predicted, dashed lines published."""
     count = len(chart.panels)
     columns = min(COLUMNS, count)
     rows = ceil(count / columns)
-    each_in = ROW_IN if count > 1 else SINGLE_IN
-    colors = _colors(chart)
-    in_a_row = len(colors) if sum(len(name) + _MARK_LETTERS for name, _ in colors) <= _ROW_LETTERS else COLUMNS
-    legend_rows = ceil(len(colors) / max(1, in_a_row))
-    top_in = TOP_IN + (TITLE_IN if any(panel.title for panel in chart.panels) else 0.0) + (legend_rows - 1) * LEGEND_ROW_IN
-    height_in = top_in + rows * each_in + (rows - 1) * GAP_IN + BOTTOM_IN
-    figure = new_figure(height_in, chart.title)
-    bounds = (0.065, 1 - top_in / height_in, 0.985, BOTTOM_IN / height_in)
-    wide = (bounds[2] - bounds[0] - 0.05 * (columns - 1)) / columns
-    y_range = _y_range(chart)
+    drawn_px = rows * ROW_PX + (rows - 1) * GAP_PX if count > 1 else SINGLE_PX
+    titles = [f"<b>{plotly_escaped(panel.title)}</b>" if panel.title else "" for panel in chart.panels]
+    figure = make_subplots(rows, columns, subplot_titles=titles, horizontal_spacing=0.06, vertical_spacing=GAP_PX / drawn_px)
+    looks = _looks(chart)
     for number, panel in enumerate(chart.panels):
-        row, column = divmod(number, columns)
-        left = bounds[0] + column * (wide + 0.05)
-        bottom = bounds[1] - (row * (each_in + GAP_IN) + each_in) / height_in
-        axes = figure.add_axes((left, bottom, wide, each_in / height_in))
-        _draw(axes, chart, panel, colors)
-        if chart.log_y:
-            axes.set_yscale("log")
-            _ticks(axes.yaxis, *y_range)
-        axes.set_ylim(*y_range)
-        if column == 0:
-            axes.set_ylabel(chart.y_label, fontsize=11, color=INK)
+        place = {"row": number // columns + 1, "col": number % columns + 1}
+        for order, series in enumerate(panel.series):
+            color, mark = looks[series.name, series.published]
+            named = order == 0 and bool(series.names)
+            figure.add_scatter(
+                x=series.x, y=series.y, name=plotly_escaped(series.name), legendgroup=f"{series.name} {series.published}",
+                mode="+".join(["lines"] * chart.joined + ["markers"] + ["text"] * named), text=_staggered(series.names) if named else None,
+                textposition="bottom center", marker={"color": color, "symbol": mark, "size": 8},
+                line={"color": color, "width": 2, "dash": "dash" if series.published else "solid"}, showlegend=False, **place,
+            )  # fmt: skip
+        if number % columns == 0:
+            figure.update_yaxes(title_text=plotly_escaped(chart.y_label), **place)
         if number + columns >= count:
-            axes.set_xlabel(chart.x_label, fontsize=11, color=INK)
-    marks = [
-        Line2D([], [], color=color, marker=mark, linestyle=_linestyle(chart, published), label=name, markersize=7)
-        for (name, published), (color, mark) in colors.items()
-    ]
-    add_legend(figure, marks, columns=in_a_row)
-    return save(figure, path)
+            figure.update_xaxes(title_text=plotly_escaped(chart.x_label), **place)
+    named = {trace.legendgroup: trace for trace in reversed(figure.data)}
+    for trace in named.values():
+        trace.showlegend = True
+    if chart.level is not None:
+        figure.add_hline(chart.level, line={"color": palette.GREY, "width": 1.2})
+    low, high = _y_range(chart)
+    figure.update_yaxes(range=[log10(low), log10(high)] if chart.log_y else [low, high], type="log" if chart.log_y else "linear")
+    figure.update_xaxes(type="log" if chart.log_x else "linear")
+    if chart.ticks:
+        figure.update_xaxes(tickvals=list(range(1, len(chart.ticks) + 1)), ticktext=list(map(plotly_escaped, chart.ticks)))
+    figure.update_xaxes(gridcolor=palette.GRID, zeroline=False).update_yaxes(gridcolor=palette.GRID, zeroline=False)
+    return finished(figure, chart.title, drawn_px)
 
 
-def _colors(chart: Chart) -> dict[tuple[str, bool], tuple[str, str]]:
+def _staggered(names: Sequence[str]) -> list[str]:
+    """Names of points, each a line lower than the one before, so that those of nearby points do not overlap."""
+    return [f"{'<br>' * (place % 3)}{plotly_escaped(name)}" for place, name in enumerate(names)]
+
+
+def _looks(chart: Chart) -> dict[tuple[str, bool], tuple[str, str]]:
     """The color and mark of every series, by (name, published)."""
     names = list(dict.fromkeys((s.name, s.published) for panel in chart.panels for s in panel.series))
     shades = [*palette.PHASE.values(), palette.OTHER]
@@ -241,39 +253,6 @@ def _y_range(chart: Chart) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _ticks(axis: Axis, low: float, high: float) -> None:
-    """Set the ticks of a logarithmic axis: at every power of ten, and between them if the axis spans few powers."""
-    axis.set_major_locator(LogLocator(subs=(1.0,) if high > min(_MANY * low, _LARGE) else (1.0, 2.0, 5.0)))
-    axis.set_major_formatter(lambda value, _: f"{value:g}" if value < _LARGE else f"$10^{{{round(log10(value))}}}$")
-    axis.set_minor_locator(NullLocator())
-
-
-def _linestyle(chart: Chart, published: bool) -> LineStyle:
-    return "" if not chart.joined else "--" if published else "-"
-
-
-def _draw(axes: Axes, chart: Chart, panel: Panel, colors: dict[tuple[str, bool], tuple[str, str]]) -> None:
-    if chart.level is not None:
-        axes.axhline(chart.level, color=palette.GREY, linewidth=1.2)
-    for number, series in enumerate(panel.series):
-        color, mark = colors[series.name, series.published]
-        axes.plot(series.x, series.y, color=color, marker=mark, linestyle=_linestyle(chart, series.published), markersize=6, linewidth=1.8)
-        if number == 0:
-            for place, (x, y, name) in enumerate(zip(series.x, series.y, series.names, strict=False)):
-                below = (0, -14 - 11 * (place % 3))  # staggered, so that the names of nearby points do not overlap
-                axes.annotate(name, (x, y), below, textcoords="offset points", ha="center", fontsize=9, color=INK, parse_math=False)
-    if chart.log_x:
-        values = [value for series in panel.series for value in series.x]
-        axes.set_xscale("log")
-        _ticks(axes.xaxis, min(values, default=1.0), max(values, default=1.0))
-    if chart.ticks:
-        axes.set_xticks(range(1, len(chart.ticks) + 1), chart.ticks, parse_math=False)
-    axes.margins(x=0.06, y=0.16)
-    axes.set_title(panel.title, fontsize=11.5, weight="bold", loc="left", color=INK, parse_math=False)
-    axes.tick_params(axis="both", length=0, labelcolor=INK)
-    hide_frame(axes, "both")
-
-
 DOCUMENT = "reproduction.json"
 
 
@@ -283,18 +262,19 @@ def write(folder: Path | str, document: Reproduction) -> Path:
     check_writable(folder, folder=True)
     document.save(folder / DOCUMENT)  # first, because the folder is recognized by it
     for paper in document.papers:
-        for chart in charts_with_points(paper):
-            for kind in ("png", "svg"):
-                chart_picture(folder / f"{_stem(paper, chart)}.{kind}", chart)
-        for network in paper.networks:
-            for kind in ("png", "svg"):
-                division_picture(folder / f"{_stem(paper, network)}.{kind}", network)
+        for shown in drawn_of(paper):
+            write_picture(folder / _file(paper, shown), figure_of(shown))
     return write_atomic(folder / "index.html", page("Published and predicted", reproduction_sections(document, linked=True)))
 
 
-def charts_with_points(paper: Paper) -> list[Chart]:
-    """The charts of `paper` that have points to draw."""
-    return [chart for chart in paper.charts if any(series.x for panel in chart.panels for series in panel.series)]
+def drawn_of(paper: Paper) -> list[Chart | DividedNetwork]:
+    """The charts of `paper` that have points to draw, and its networks."""
+    return [*(chart for chart in paper.charts if any(series.x for panel in chart.panels for series in panel.series)), *paper.networks]
+
+
+def figure_of(shown: Chart | DividedNetwork) -> go.Figure:
+    """The figure of a chart or of a network."""
+    return chart_figure(shown) if isinstance(shown, Chart) else division_figure(shown)
 
 
 def reproduction_sections(document: Reproduction, linked: bool = False) -> list[Section]:
@@ -306,18 +286,16 @@ def _paper_section(paper: Paper, linked: bool) -> Section:
     address = paper.reference.rpartition(" ")[2]
     holding = sum(check.holds is True for check in paper.checks)
     judged = sum(check.holds is not None for check in paper.checks)
-    drawn: list[tuple[Chart | DividedNetwork, Callable[[Path], object]]] = [
-        *((chart, partial(chart_picture, chart=chart)) for chart in charts_with_points(paper)),
-        *((network, partial(division_picture, network=network)) for network in paper.networks),
-    ]
+    drawn = drawn_of(paper)
+    charts = [chart_html(figure_of(shown), shown.title, _file(paper, shown) if linked else "") for shown in drawn]
     return section(
         paper.title, f"{holding} of {judged} claims hold." if judged else "", "reproduction.html", reference=paper.reference,
         link=address if address.startswith("https://") else "", words=" ".join(reproduction_tables.about_words(paper)),
         tables=[_table_values(table) for table in paper.tables], checks=[reproduction_tables.check_words(check) for check in paper.checks],
-        charts=[(picture_data(draw), shown.title) for shown, draw in drawn],
+        charts=charts,
         measured=[_measured_values(Validation.model_validate(measured)) for measured in paper.measured], notes=paper.notes,
         data=document_data(Reproduction(papers=(paper,))),
-        files=[(f"{_stem(paper, shown)}.svg", f"{shown.title} (SVG)") for shown, _ in drawn] if linked else (),
+        files=[(_file(paper, shown), f"{shown.title} (SVG)") for shown in drawn] if linked else (),
     )  # fmt: skip
 
 
@@ -331,6 +309,6 @@ def _measured_values(validation: Validation) -> dict[str, Any]:
     return {"heading": sentences.job_words(validation), "rows": rows, "text_columns": first_and_last(rows)}
 
 
-def _stem(paper: Paper, shown: Chart | DividedNetwork) -> str:
-    """The file name of a chart or a network without its suffix."""
-    return f"{paper.name}-{shown.name}"
+def _file(paper: Paper, shown: Chart | DividedNetwork) -> str:
+    """The name of the file of a picture."""
+    return f"{paper.name}-{shown.name}.svg"

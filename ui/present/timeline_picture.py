@@ -1,100 +1,93 @@
-"""The static picture of timelines: predicted above measured on one time axis."""
+"""The static picture of timelines, for files: predicted above measured on one time axis, in the colors of the canvas."""
 
-from functools import partial
 from pathlib import Path
 
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from traces.documents.timeline import Timeline
 from ui.present import palette
-from ui.present.canvas import INK, WIDTH_IN, add_legend, hide_frame, new_figure, save
-from ui.present.labels import headline
+from ui.present.charts import finished
+from ui.present.labels import headline, plotly_escaped
+from ui.present.pictures import INK, WIDTH, text_width, write_picture
 from ui.present.timeline_rows import BY_WEIGHTS, CRITICAL, IDLE, REPEATED, X_LABEL, Bar, TimelinePanel, timeline_panel
 
-#: Inches above the first panel, between panels, and below the last.
-TOP_IN, BETWEEN_IN, BOTTOM_IN = 1.15, 0.62, 0.62
-#: Inches per lane; pictures with more than FEW_LANES have narrow lanes.
-LANE_IN, NARROW_LANE_IN, FEW_LANES = 0.42, 0.3, 14
-#: A bar gets its label if it is at least this many times as wide as the label.
-ROOM = 1.15
-DASHES = (0, (4, 3))
-#: The pattern of idle time.
-HATCH = "////"
+#: Pixels between panels, and per lane; pictures with more than FEW_LANES have narrow lanes.
+BETWEEN, LANE, NARROW_LANE, FEW_LANES = 34, 42, 30, 14
+#: Pixels around a label that a bar needs, and around all bars of a picture beside the labels of lanes.
+ROOM, AROUND = 8, 60
+#: The size of letters in bars.
+BAR_LETTER = 11
 
 
 def timelines_picture(path: Path | str, predicted: Timeline, measured: Timeline | None = None, title: str = "") -> Path:
-    """Draw one training step, predicted above measured, into `path` (.png or .svg). The heading has `title`, both step times and the error.
+    """Draw one training step, predicted above measured, into `path` (.svg). The heading has `title`, both step times and the error.
 
     A red stripe under a bar marks the critical path; a solid line marks a timeline's step time, a dashed one the predicted step time.
     """
+    return write_picture(path, timelines_figure(predicted, measured, title))
+
+
+def timelines_figure(predicted: Timeline, measured: Timeline | None = None, title: str = "") -> go.Figure:
+    """The figure of that picture."""
     panels = [timeline_panel(timeline) for timeline in (predicted, measured) if timeline is not None]
-    lane_in = LANE_IN if sum(len(panel.rows) for panel in panels) <= FEW_LANES else NARROW_LANE_IN
-    heights_in = [lane_in * max(1, len(panel.rows)) for panel in panels]
-    height_in = TOP_IN + sum(heights_in) + BETWEEN_IN * (len(panels) - 1) + BOTTOM_IN
-    times = headline(predicted.step_s, measured.step_s if measured else None)
-    figure = new_figure(height_in, f"{title}: {times}" if title else times)
+    lane = LANE if sum(len(panel.rows) for panel in panels) <= FEW_LANES else NARROW_LANE
+    heights = [lane * max(1, len(panel.rows)) for panel in panels]
+    drawn_px = sum(heights) + BETWEEN * (len(panels) - 1)
+    figure = make_subplots(len(panels), 1, row_heights=heights, vertical_spacing=BETWEEN / drawn_px)
     end_ms = max(panel.length_ms for panel in panels)
-    left = (0.3 + 0.088 * max((len(label) for panel in panels for label in panel.rows), default=0)) / WIDTH_IN
-    above_in = TOP_IN
-    for number, (panel, drawn_in) in enumerate(zip(panels, heights_in, strict=True)):
-        axes = figure.add_axes((left, 1 - (above_in + drawn_in) / height_in, 0.985 - left, drawn_in / height_in))
-        _draw(axes, panel, end_ms)
-        if number > 0:
-            axes.axvline(panels[0].step_ms, color=INK, linewidth=1.0, linestyle=DASHES, alpha=0.6)
-        is_last = number == len(panels) - 1
-        axes.tick_params(axis="x", labelbottom=is_last, length=3 if is_last else 0, colors=INK)
-        above_in += drawn_in + BETWEEN_IN
-    axes.set_xlabel(X_LABEL, fontsize=11, color=INK)
-    phases = palette.phases_in_order({phase for panel in panels for phase in panel.bars})
-    marks = [Patch(facecolor=palette.phase_color(phase), label=phase) for phase in phases]
-    if any(panel.idle for panel in panels):
-        marks.append(Patch(facecolor="white", edgecolor=palette.IDLE, hatch=HATCH, linewidth=0.0, label=IDLE))
-    if any(panel.critical for panel in panels):
-        marks.append(Patch(facecolor=palette.CRITICAL, label=f"{CRITICAL} (stripe)"))
-    add_legend(figure, marks, handlelength=1.0, handleheight=1.0, columnspacing=1.4)
-    return save(figure, path)
+    beside = max((text_width(label) for panel in panels for label in panel.rows), default=0.0)
+    px_per_ms = (WIDTH - AROUND - beside) / end_ms
+    for number, panel in enumerate(panels, start=1):
+        _draw(figure, panel, number, px_per_ms)
+        if number > 1:
+            figure.add_vline(panels[0].step_ms, line={"color": palette.GREY, "width": 1, "dash": "dash"}, row=number, col=1)
+        figure.update_yaxes(
+            range=[len(panel.rows) - 0.45, -0.55], tickvals=list(range(len(panel.rows))), ticktext=list(map(plotly_escaped, panel.rows)),
+            showgrid=False, row=number,
+        )  # fmt: skip
+        figure.update_xaxes(range=[0, end_ms * 1.002], showticklabels=number == len(panels), row=number)
+    figure.update_xaxes(title_text=X_LABEL, row=len(panels))
+    times = headline(predicted.step_s, measured.step_s if measured else None)
+    return finished(figure, f"{title}: {times}" if title else times, drawn_px)
 
 
-def _draw(axes: Axes, panel: TimelinePanel, end_ms: float) -> None:
-    for row, start_ms, length_ms in panel.idle:
-        axes.broken_barh([(start_ms, length_ms)], (row - 0.38, 0.7), facecolor="white", edgecolor=palette.IDLE, hatch=HATCH, linewidth=0.0)
+def _draw(figure: go.Figure, panel: TimelinePanel, number: int, px_per_ms: float) -> None:
+    """Add a panel's idle time, bars, critical path, step time and heading."""
+    if panel.idle:
+        rows, starts, lengths = zip(*panel.idle, strict=True)
+        hatched = {"color": palette.IDLE, "pattern": {"shape": "/"}}
+        _add_bars(figure, number, IDLE, rows, starts, lengths, marker=hatched)
     for phase, bars in panel.bars.items():
         for shade in sorted({bar.shade for bar in bars}):
-            own = tuple(bar for bar in bars if bar.shade == shade)
-            _draw_bars(axes, own, -0.38, 0.7, palette.shaded(palette.phase_color(phase), shade), 0.6 if panel.bordered else 0.0)
-    _draw_bars(axes, panel.critical, 0.34, 0.1, palette.CRITICAL, 0.0)
-    axes.set_xlim(0, end_ms * 1.002)
-    axes.set_ylim(len(panel.rows) - 0.45, -0.55)
-    axes.set_yticks(range(len(panel.rows)), panel.rows, fontsize=11 if len(panel.rows) <= 12 else 8.5, color=INK, parse_math=False)
-    axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_locator(MaxNLocator(12))
-    hide_frame(axes, "x")
-    axes.axvline(panel.step_ms, color=INK, linewidth=1.6, clip_on=False)
-    write = partial(axes.annotate, textcoords="offset points", fontsize=11.5, weight="bold", color=INK, parse_math=False)
-    write(f"{panel.step_label} ", (panel.step_ms, 1), (-2, 4), xycoords=("data", "axes fraction"), ha="right")
-    write(panel.kind, (0, 1), (0, 4), xycoords="axes fraction")
-    _label_bars(axes, panel)
+            own = [bar for bar in bars if bar.shade == shade]
+            look = {"color": palette.shaded(palette.phase_color(phase), shade), "line": {"color": "#fff", "width": 0.6 * panel.bordered}}
+            ink = INK if phase == "backward" or shade else "#fff"
+            labels = [_label(bar, phase, px_per_ms) for bar in own]
+            _add_bars(figure, number, phase, *_places(own), marker=look, text=labels, textfont={"color": ink})
+    _add_bars(figure, number, f"{CRITICAL} (stripe)", *_places(panel.critical), marker={"color": palette.CRITICAL}, offset=0.34, width=0.1)
+    figure.add_vline(panel.step_ms, line={"color": INK, "width": 1.6}, row=number, col=1)
+    heading = {"yref": "y domain", "y": 1, "yanchor": "bottom", "showarrow": False, "row": number, "col": 1}
+    figure.add_annotation(text=f"<b>{panel.kind}</b>", xref="x domain", x=0, xanchor="left", **heading)
+    figure.add_annotation(text=f"<b>{panel.step_label}</b>", x=panel.step_ms, xanchor="right", **heading)
 
 
-def _draw_bars(axes: Axes, bars: tuple[Bar, ...], top: float, height: float, color: str, edge: float) -> None:
-    """Draw bars from `top` on, relative to the middle of their row."""
-    rows: dict[int, list[tuple[float, float]]] = {}
-    for bar in bars:
-        rows.setdefault(bar.row, []).append((bar.start_ms, bar.length_ms))
-    for row, pieces in rows.items():
-        axes.broken_barh(pieces, (row + top, height), facecolor=color, edgecolor="white", linewidth=edge)
+def _places(bars: "tuple[Bar, ...] | list[Bar]") -> tuple[list[int], list[float], list[float]]:
+    """Row, start and length of every bar."""
+    return [bar.row for bar in bars], [bar.start_ms for bar in bars], [bar.length_ms for bar in bars]
 
 
-def _label_bars(axes: Axes, panel: TimelinePanel) -> None:
-    """Write into each forward and backward bar the longest of its labels for which there is room."""
-    ms_per_inch = axes.get_xlim()[1] / (axes.get_position().width * WIDTH_IN)
-    for phase in ("forward", "backward", BY_WEIGHTS, REPEATED):
-        for bar in panel.bars.get(phase, ()):
-            color = INK if phase == "backward" or bar.shade else "white"
-            room_in = bar.length_ms / (ROOM * ms_per_inch)
-            text = next((label for label in bar.labels if room_in > 0.085 * len(label) + 0.02), "")
-            if text:
-                middle = bar.start_ms + bar.length_ms / 2
-                axes.text(middle, bar.row - 0.04, text, fontsize=9, color=color, ha="center", va="center", parse_math=False)
+def _add_bars(figure: go.Figure, number: int, name: str, rows, starts, lengths, offset: float = -0.38, width: float = 0.7, **look) -> None:
+    if rows:
+        seen = name in {trace.name for trace in figure.data}
+        figure.add_bar(
+            y=rows, base=starts, x=lengths, orientation="h", offset=offset, width=width, name=name, legendgroup=name, showlegend=not seen,
+            row=number, col=1, **look,
+        )  # fmt: skip
+
+
+def _label(bar: Bar, phase: str, px_per_ms: float) -> str:
+    """The longest label of a forward or a backward for which its bar has room."""
+    if phase not in ("forward", "backward", BY_WEIGHTS, REPEATED):
+        return ""
+    return next((label for label in bar.labels if text_width(label, BAR_LETTER) + ROOM <= bar.length_ms * px_per_ms), "")

@@ -2,7 +2,7 @@
 
 index.html              the page; needs no network and no other file
 run.json                the document of `schedcast run --metrics`
-loss.png, loss.svg      the picture
+loss.svg                the picture
 
 Loss and test accuracy are one line per training, thinned to few enough points.
 """
@@ -13,30 +13,19 @@ from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from plotly.subplots import make_subplots
 
 from traces.documents.training import Curve, TrainingRun
 from traces.files import check_writable, write_atomic
 from ui.present import palette, trainings
 from ui.present import trainings as training_words
-from ui.present.canvas import INK, LineStyle, add_legend, hide_frame, new_figure, save
 from ui.present.charts import finished
 from ui.present.charts_page import chart_html
 from ui.present.labels import differing, plotly_escaped
 from ui.present.page import Section, document_data, first_and_last, section
 from ui.present.page import page as page_of
+from ui.present.pictures import write_picture
 from ui.present.verdicts import busy_line
-
-#: Heights in inches: of a row of panels, of the gap below it with its labels, and of title and legend with and without a row of marks.
-ROW_IN, BELOW_IN, HEAD_IN, MARKS_IN = 3.38, 0.62, 0.72, 0.28
-#: Left edge, right edge and gap of the columns, as shares of the width.
-LEFT, RIGHT, GAP = 0.06, 0.985, 0.045
-#: Characters of the marks that fit a row of the legend.
-LEGEND_CHARACTERS = 120
-#: (width, style, opacity) of the curves. The first is thick, so that it stays visible under a curve that lies on it.
-LOOKS: tuple[tuple[float, LineStyle, float], ...] = ((4.5, "-", 0.55), (1.6, "-", 1.0), (1.6, "--", 1.0), (1.6, ":", 1.0))
 
 
 @dataclass(frozen=True)
@@ -63,58 +52,6 @@ class Line:
     def over(self, measure: str) -> np.ndarray | None:
         """The line's place on the axis of a measure of time; None without a prediction."""
         return {ITERATIONS: self.iterations, SECONDS: self.seconds, PREDICTED: self.predicted}[measure]
-
-
-def training_picture(path: Path | str, document: TrainingRun) -> Path:
-    """Draw the curves of `document` into `path` (.png or .svg)."""
-    losses, shares = lines(document), accuracies(document)
-    rows, columns = [("loss", losses)] + ([("test accuracy in %", shares)] if shares else []), list(measures(document).items())
-    looks = [LOOKS[min(number, len(LOOKS) - 1)] for number in range(len(losses))]
-    marks = [
-        Line2D([], [], color=line.color, linewidth=width, linestyle=style, alpha=opacity, label=line.name)
-        for line, (width, style, opacity) in zip(losses, looks, strict=True)
-    ]
-    per_row = max(1, min(len(marks), LEGEND_CHARACTERS // max([8, *(len(line.name) + 6 for line in losses)])))
-    head_in = HEAD_IN + MARKS_IN * -(-len(marks) // per_row)
-    height_in = head_in + len(rows) * (ROW_IN + BELOW_IN)
-    figure = new_figure(height_in, training_words.title(document))
-    width = (RIGHT - LEFT - GAP * (len(columns) - 1)) / len(columns)
-    for row, (name, drawn) in enumerate(rows):
-        bottom = 1 - (head_in + row * (ROW_IN + BELOW_IN) + ROW_IN) / height_in
-        beside: Axes | None = None
-        for column, (measure, label) in enumerate(columns):
-            axes = figure.add_axes((LEFT + column * (width + GAP), bottom, width, ROW_IN / height_in), sharey=beside)
-            for line, look in zip(drawn, looks, strict=False):
-                if line.over(measure) is not None:
-                    _draw_panel(axes, measure, line, look)
-            if row and document.target is not None:
-                axes.axhline(100 * document.target, color=palette.GREY, linewidth=1, linestyle=":")
-            _finish(axes, label, not row and logarithmic(losses), beside is None)
-            if beside is None:
-                axes.set_ylabel(name, fontsize=11, color=INK)
-                beside = axes
-    if marks:
-        add_legend(figure, marks, columns=per_row)
-    return save(figure, path)
-
-
-def _draw_panel(axes: Axes, measure: str, line: Line, look: tuple[float, LineStyle, float]) -> None:
-    width, style, opacity = look
-    x = line.over(measure)
-    if line.seeds > 1:
-        axes.fill_between(x, line.low, line.high, color=line.color, alpha=0.16, linewidth=0)
-    elif line.smooth:
-        axes.plot(x, line.values, color=line.color, linewidth=0.6, alpha=0.22)
-    axes.plot(x, line.means, color=line.color, linewidth=width, linestyle=style, alpha=opacity, solid_capstyle="butt")
-
-
-def _finish(axes: Axes, label: str, log: bool, first: bool) -> None:
-    axes.set_xlabel(label, fontsize=11, color=INK, parse_math=False)
-    if log:
-        axes.set_yscale("log")
-    axes.set_xlim(left=0)
-    axes.tick_params(axis="both", which="both", length=0, labelcolor=INK, labelleft=first)
-    hide_frame(axes, "both")
 
 
 #: A curve with at least MANY iterations is drawn as its mean over neighbors (SHARE of all iterations) over the faint losses.
@@ -251,7 +188,7 @@ def _clear(color: str) -> str:
     return f"rgba({red},{green},{blue},0.18)"
 
 
-DOCUMENT = "run.json"
+DOCUMENT, PICTURE = "run.json", "loss.svg"
 
 
 def write(folder: Path | str, document: TrainingRun) -> Path:
@@ -259,10 +196,9 @@ def write(folder: Path | str, document: TrainingRun) -> Path:
     folder = Path(folder)
     check_writable(folder, folder=True)
     document.save(folder / DOCUMENT)  # first, because the folder is recognized by it
-    for kind in ("png", "svg"):
-        training_picture(folder / f"loss.{kind}", document)
-    files = [("loss.png", "picture (PNG)"), ("loss.svg", "picture (SVG)")]
-    return write_atomic(folder / "index.html", page(document, files, "loss.png"))
+    figures = [training_figure(document, measure) for measure in measures(document)]
+    write_picture(folder / PICTURE, *figures, heading=training_words.title(document))
+    return write_atomic(folder / "index.html", page(document, [(PICTURE, "picture (SVG)")], PICTURE))
 
 
 def page(document: TrainingRun, files: Sequence[tuple[str, str]] = (), picture: str = "") -> str:

@@ -10,11 +10,6 @@ from typing import Any
 
 import plotly.graph_objects as go
 from markupsafe import Markup
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.transforms import blended_transform_factory
 
 from simulator.replay.diff.task_errors import GroupError, TaskError, grouped, task_errors
 from traces import units
@@ -22,133 +17,16 @@ from traces.documents.comparison import Comparison, Validation
 from traces.files import write_atomic
 from ui.present import charts, palette, sentences, tables, verdicts, waterfalls
 from ui.present import verdicts as error_words
-from ui.present.canvas import INK, LEGEND_TOP_IN, SOFT, add_legend, hide_frame, new_figure, save
-from ui.present.charts import Row, finished, rival_name, rows
+from ui.present.charts import finished
 from ui.present.charts_page import chart_html
 from ui.present.labels import headline, plotly_escaped
-from ui.present.memory import memory_picture
+from ui.present.memory import memory_figure
 from ui.present.page import Section, document_data, first_and_last, page, section
+from ui.present.pictures import write_picture
 from ui.present.timeline_canvas.page import timelines_html
 from ui.present.timeline_picture import timelines_picture
 from ui.present.verdicts import SHOWN, signed_ms
-from ui.present.waterfall_figures import waterfall_figure, waterfall_picture
-
-#: Inches above and below the rows, per row, and from the top edge to the line that names the job.
-TOP_IN, BOTTOM_IN, ROW_IN, JOB_TOP_IN = 1.45, 0.62, 0.62, 0.5
-#: Characters of a strategy's label that fit left of the rows in the usual font size.
-LABEL_CHARACTERS = 22
-#: Left edges and widths of both halves, and the places of the columns at the right, as shares of the width.
-TIMES, GAINS = (0.19, 0.32), (0.53, 0.15)
-COLUMNS = {"gain": (0.695, "left"), "error": (0.875, "right"), "over baseline": (0.99, "right")}
-
-
-def validation_picture(path: Path | str, validation: Validation) -> Path:
-    """Draw step times and speed-ups, plain PyTorch first, into `path` (.png or .svg). The title is the headline of the validation.
-
-    Left: every strategy's predicted step time with its 90 % interval, and all its measured runs. Right: how many times as fast its steps
-    are as plain PyTorch's (as the baseline's, if plain PyTorch was not measured), with 90 % intervals.
-    """
-    drawn = rows(validation)
-    height_in = TOP_IN + ROW_IN * max(1, len(drawn)) + BOTTOM_IN
-    job = sentences.short_job_words(validation)
-    figure = new_figure(height_in, verdicts.short_headline(validation) or job)
-    figure.text(0.012, 1 - JOB_TOP_IN / height_in, job, fontsize=11, va="top", color=SOFT, parse_math=False)
-    bottom, height = BOTTOM_IN / height_in, 1 - (TOP_IN + BOTTOM_IN) / height_in
-    times, gains = (figure.add_axes((left, bottom, width, height)) for left, width in (TIMES, GAINS))
-    for number, row in enumerate(drawn):
-        _draw_times(times, number, row)
-        _draw_gain(gains, number, row)
-        _write_columns(figure, times, number, row)
-    labels = [_folded(row.label) for row in drawn]
-    fontsize = 12 if max(map(_width, labels), default=0) <= LABEL_CHARACTERS else 9
-    times.set_yticks(range(len(drawn)), labels, fontsize=fontsize, color=INK, parse_math=False)
-    times.set_xlim(0, 1.05e3 * max((value for row in drawn for value in row.seconds), default=1e-3))
-    gains.set_yticks([])
-    gains.axvline(1.0, color=palette.GREY, linewidth=1.2, zorder=1)
-    gains.set_xlim(*_range([value for row in drawn for value in row.factors]))
-    for axes, label in ((times, "step time, ms"), (gains, f"speed-up over {rival_name(validation)}")):
-        axes.set_ylim(max(len(drawn), 1) - 0.5, -0.5)
-        axes.tick_params(axis="both", length=0, labelcolor=INK)
-        axes.set_xlabel(label, fontsize=11, color=INK)
-        hide_frame(axes, "x")
-    _write_heads(figure, rival_name(validation), 1 - TOP_IN / height_in)
-    _add_result_legend(figure)
-    return save(figure, path)
-
-
-def _draw_times(axes: Axes, number: int, row: Row) -> None:
-    if row.predicted_s is not None:
-        low, high = (1e3 * value for value in row.interval_s or (row.predicted_s,) * 2)
-        axes.plot([low, high], [number - 0.14] * 2, color=palette.PREDICTED, linewidth=10, alpha=0.35, solid_capstyle="butt")
-        axes.plot([row.predicted_s * 1e3], [number - 0.14], "D", color=palette.PREDICTED, markersize=7)
-    place = number + 0.16 if row.predicted_s is not None else number
-    color = palette.MEASURED if row.predicted_s is not None else palette.GREY
-    axes.plot([run * 1e3 for run in row.runs_s], [place] * len(row.runs_s), "|", color=color, markersize=17, alpha=0.8)
-    axes.plot([row.measured_s * 1e3], [place], "o", color=color, markersize=7)
-
-
-def _draw_gain(axes: Axes, number: int, row: Row) -> None:
-    if row.gain is None:
-        return
-    color = palette.VERDICT[row.gain.verdict]
-    if row.gain.interval is not None:
-        axes.plot(row.gain.interval, [number] * 2, color=color, linewidth=2.0)
-        axes.plot(row.gain.interval, [number] * 2, "|", color=color, markersize=12)
-    axes.plot([row.gain.factor], [number], "o", color=color, markersize=7)
-
-
-def _write_columns(figure: Figure, axes: Axes, number: int, row: Row) -> None:
-    by_row = blended_transform_factory(figure.transFigure, axes.transData)
-    texts = {
-        "gain": _gain_text(row),
-        "error": units.error(row.predicted_s, row.measured_s),
-        "over baseline": f"{units.speedup(row.predicted_speedup)} / {units.speedup(row.measured_speedup)}",
-    }
-    for column, text in texts.items():
-        x, align = COLUMNS[column]
-        figure.text(x, number, text, transform=by_row, ha=align, va="center", fontsize=11, color=INK)
-
-
-def _gain_text(row: Row) -> str:
-    """The speed-up and the verdict, and the interval below them."""
-    if row.gain is None:
-        return ""
-    return f"{units.speedup(row.gain.factor)} {row.gain.verdict}" + (f"\n{units.factors(row.gain.interval)}" if row.gain.interval else "")
-
-
-def _write_heads(figure: Figure, rival: str, y: float) -> None:
-    heads = {"gain": f"against {rival}\n(90 % interval)", "error": "error", "over baseline": "over baseline,\npred. / meas."}
-    for column, text in heads.items():
-        x, align = COLUMNS[column]
-        figure.text(x, y + 0.01, text, ha=align, va="bottom", fontsize=10, color=SOFT)
-
-
-def _range(factors: list[float]) -> tuple[float, float]:
-    """An axis of speed-ups that shows 1 and all of `factors`."""
-    low, high = min([1.0, *factors]), max([1.0, *factors])
-    room = 0.12 * (high - low) or 0.1
-    return low - room, high + room
-
-
-def _folded(label: str) -> str:
-    """A long label with its options on a line of their own."""
-    return label.replace(":", ":\n", 1) if len(label) > LABEL_CHARACTERS else label
-
-
-def _width(label: str) -> int:
-    """Characters of the longest line of a label."""
-    return max(map(len, label.splitlines()), default=0)
-
-
-def _add_result_legend(figure: Figure) -> None:
-    marks = [
-        Line2D([], [], marker="D", color=palette.PREDICTED, linestyle="", markersize=8, label="predicted"),
-        Patch(facecolor=palette.PREDICTED, alpha=0.35, label="90 % interval"),
-        Line2D([], [], marker="o", color=palette.MEASURED, linestyle="", markersize=8, label="measured"),
-        Line2D([], [], marker="|", color=palette.MEASURED, linestyle="", markersize=9, label="each run"),
-    ]
-    add_legend(figure, marks, LEGEND_TOP_IN + JOB_TOP_IN - 0.22)
-
+from ui.present.waterfall_figures import waterfall_figure
 
 #: Pixels of a bar.
 BAR_PX = 26
@@ -185,7 +63,7 @@ def errors_figure(groups: Sequence[GroupError], by: str) -> go.Figure:
 #: Files in the folder of a comparison that a page links to, and the text of the links.
 LINKED: Mapping[str, str] = MappingProxyType({
     "timelines.svg": "picture (SVG)",
-    "memory.png": "memory over time (PNG)",
+    "memory.svg": "memory over time (SVG)",
     "perfetto.json.gz": "trace for ui.perfetto.dev",
     "predicted.json.gz": "predicted timeline",
     "measured.json.gz": "measured timeline",
@@ -241,10 +119,10 @@ def _comparison(validation: Validation, shown: Shown) -> dict[str, Any]:
 def _drawn(shown: Shown) -> list[Markup]:
     """The timelines, with the memory below their lanes, and the waterfall of one comparison."""
     comparison, result = shown.comparison, shown.comparison.result
-    drawn = [timelines_html([comparison.predicted, comparison.measured], "", shown.address("timelines.png"))]
+    drawn = [timelines_html([comparison.predicted, comparison.measured], "", shown.address("timelines.svg"))]
     if result.waterfall:
         figure = waterfall_figure(waterfalls.measured_bars(result), "From predicted to measured")
-        drawn.append(chart_html(figure, "From the predicted to the measured step, part by part", shown.address("waterfall.png")))
+        drawn.append(chart_html(figure, "From the predicted to the measured step, part by part", shown.address("waterfall.svg")))
     return drawn
 
 
@@ -266,7 +144,7 @@ def write(folder: Path, parts: Iterable[tuple[Validation, str, Sequence[tuple[st
     """
     sections = []
     for validation, picture, compared in parts:
-        validation_picture(folder / picture, validation)
+        write_picture(folder / picture, charts.speedups_figure(validation), heading=sentences.short_job_words(validation))
         for name, title, comparison in compared:
             _draw_comparison(folder / name, comparison, title)
         shown = [Shown(own, name, frozenset(path.name for path in (folder / name).iterdir())) for name, _, own in compared]
@@ -275,11 +153,14 @@ def write(folder: Path, parts: Iterable[tuple[Validation, str, Sequence[tuple[st
 
 
 def _draw_comparison(folder: Path, comparison: Comparison, title: str) -> None:
-    for kind in ("png", "svg"):
-        timelines_picture(folder / f"timelines.{kind}", comparison.predicted, comparison.measured, title)
+    predicted, measured = comparison.predicted, comparison.measured
+    timelines_picture(folder / "timelines.svg", predicted, measured, title)
     if comparison.result.waterfall:
-        waterfall_picture(folder / "waterfall.png", waterfalls.measured_bars(comparison.result), f"{title}: from predicted to measured")
-    memory_picture(folder / "memory.png", comparison.predicted, comparison.measured, title)
+        figure = waterfall_figure(waterfalls.measured_bars(comparison.result), f"{title}: from predicted to measured")
+        write_picture(folder / "waterfall.svg", figure)
+    memory = memory_figure(predicted, measured, title)
+    if memory is not None:
+        write_picture(folder / "memory.svg", memory)
 
 
 def report_sections(validations: Sequence[Validation], comparisons: Sequence[Sequence[Comparison]]) -> list[Section]:

@@ -225,9 +225,9 @@ def test_the_document_of_the_paper_alone(small, tmp_path, capfd):
     kept = tmp_path / "out" / "reproduction.json"
     assert BppsaReproduction.load(kept).document() == document
     assert Reproduction.load(kept).papers[0].table("held-out").rows[0].labels == {"T": "1000", "B": "16"}
-    pictures = {path.name for path in kept.parent.glob("*.png")}
+    pictures = {path.name for path in kept.parent.glob("*.svg")}
     assert pictures == {
-        f"bppsa-{name}.png" for name in ("lengths", "length-speedups", "batches", "batch-speedups", "gru", "devices", "flops")
+        f"bppsa-{name}.svg" for name in ("lengths", "length-speedups", "batches", "batch-speedups", "gru", "devices", "flops")
     }
 
 

@@ -204,7 +204,7 @@ def test_the_command_prints_and_writes_it(monkeypatch, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "Bounds on the speed-up" in printed
     assert "unknown model 'no_such_net'" in " ".join(printed.split())
-    assert (tmp_path / "out" / "pipeline-memory.png").exists()
+    assert (tmp_path / "out" / "pipeline-memory.svg").exists()
 
 
 # ---- claims that trainings decide

@@ -9,7 +9,6 @@ from xml.etree import ElementTree
 
 import pytest
 import streamlit
-from matplotlib import image
 
 from tests.support.app_pages import app_at
 from tests.support.html_pages import figures_of_page, written_words
@@ -64,11 +63,11 @@ def test_the_document_of_a_prediction_is_that_of_the_command_line(files, schedca
     assert [row["strategy"] for row in rows_of(made["predictions.csv"])] == ["plain PyTorch", "plain PyTorch, one CUDA graph", "turbodl"]
 
 
-def test_pictures_of_a_prediction_open(files):
+def test_the_picture_of_a_prediction_opens(files):
     made, _ = files("what-if", model="lenet5", batch="16", machine="h100", strategy="baseline")
-    (name,) = [name for name in made if name.endswith(".png")]
-    assert image.imread(io.BytesIO(made[name])).shape[1] > 1000
-    assert ElementTree.fromstring(made[name.replace(".png", ".svg")]).tag.endswith("svg")
+    (name,) = [name for name in made if name.endswith(".svg")]
+    words = {element.text for element in ElementTree.fromstring(made[name]).iter()}
+    assert {"forward", "backward", "update", "predicted"} <= words
 
 
 @pytest.mark.sampled(3)

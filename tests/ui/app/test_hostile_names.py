@@ -99,5 +99,5 @@ def test_a_hostile_report_page_is_text(page, address, tmp_path):
     other.wait_for_function(f"{every} > 0 && {every} === document.querySelectorAll('.schedcast-chart > div').length")
     other.evaluate("dispatchEvent(new Event('beforeprint'))")  # draws every chart
     other.wait_for_function(f"{every} === document.querySelectorAll('.schedcast-chart:has(.main-svg)').length")
-    assert other.locator("a[href^='http'], img:not([src$='.png'])").count() == 0
+    assert other.locator("a[href^='http'], img:not([src$='.svg'])").count() == 0
     other.close()

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import plotly.graph_objects as go
 import pytest
-from matplotlib.image import imread
 
 from simulator.engine.costs.op_points import OpPoint, Roof
 from simulator.predict.coverage import Judged
@@ -24,7 +23,7 @@ from tests.support.small_pipelines import pipeline_timeline
 from traces.documents.collectives import CollectiveLaw, LawPiece
 from traces.documents.comparison import Change, Comparison
 from traces.documents.profile import Identity, Profile, Transfer
-from traces.documents.reproduction import DividedLayer, DividedNetwork
+from traces.documents.reproduction import Chart, DividedLayer, DividedNetwork, Panel, Series
 from traces.documents.step import Step
 from traces.errors import Code, Refusal
 from ui.present import charts, palette
@@ -32,8 +31,8 @@ from ui.present import reproductions_page as picture
 from ui.present.charts import coverage_figure
 from ui.present.configurations import frontier
 from ui.present.machine_charts import fitted_lines, roofline_figure, transfers_figure
-from ui.present.memory import heading, memory_picture, panel_of
-from ui.present.reproductions_page import Place, color_of, divided_cells, division_picture, places_of, words
+from ui.present.memory import heading, memory_figure, panel_of
+from ui.present.reproductions_page import Place, chart_figure, color_of, divided_cells, division_figure, places_of, words
 from ui.present.searches_page import search_figure
 from ui.present.sweep_chart import (
     MEMORY,
@@ -49,10 +48,10 @@ from ui.present.sweep_chart import (
     too_large,
 )
 from ui.present.timeline_canvas.payload import timelines_payload
-from ui.present.timeline_picture import timelines_picture
+from ui.present.timeline_picture import timelines_figure, timelines_picture
 from ui.present.timeline_rows import timeline_panel
 from ui.present.trainings_page import training_figure
-from ui.present.validations_page import errors_figure, validation_picture
+from ui.present.validations_page import errors_figure
 from ui.present.waterfall_figures import LABEL_ROOM, waterfall_figure
 from ui.present.waterfalls import bars
 
@@ -365,50 +364,55 @@ def test_memory_without_kinds_is_in_use(runs):
     assert decode(timelines_payload([replace(timeline, memory_kinds={}, memory={})])).header["panels"][0]["memory"] == []
 
 
-# Static pictures are written completely, in the size that a README needs, also for unusual input.
+# Static figures: those of timelines, which pages draw on a canvas.
 
 
 @pytest.fixture(scope="module")
-def run_list():
-    return comparisons()
+def both():
+    return comparisons()[2]
 
 
-def test_timelines_as_png_and_svg(tmp_path, run_list):
-    both = run_list[2]
-    png = timelines_picture(tmp_path / "t.png", both.predicted, both.measured, title="resnet50, 1f1b")
-    image = imread(png)
-    assert image.shape[1] == 2400
-    assert len({tuple(pixel) for pixel in image[::40, ::40].reshape(-1, image.shape[2])}) > 4, "several colors are drawn"
-    svg = timelines_picture(tmp_path / "t.svg", both.predicted, both.measured)
-    assert ElementTree.parse(svg).getroot().tag.endswith("svg")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.png", "t.svg"]
+def test_timelines_predicted_above_measured(both):
+    figure = timelines_figure(both.predicted, both.measured, "resnet50, 1f1b")
+    assert figure.layout.title.text.replace("<br>", " ") == "resnet50, 1f1b: predicted 51.3 ms, measured 52.4 ms: -2.0 %"
+    panel = timeline_panel(both.predicted)
+    drawn = {trace.name: trace for trace in figure.data if trace.xaxis == "x" and trace.name}
+    assert set(drawn) == {"forward", "backward", "update", "transfer", "critical path (stripe)"}
+    assert list(drawn["forward"].base) == [bar.start_ms for bar in panel.bars["forward"]]
+    assert list(drawn["forward"].x) == [bar.length_ms for bar in panel.bars["forward"]]
+    assert drawn["forward"].marker.color == palette.PHASE["forward"]
+    assert len(drawn["critical path (stripe)"].x) == len(panel.critical)
+    assert sorted(shape.x0 for shape in figure.layout.shapes) == pytest.approx([51.3, 51.3, 52.4], abs=0.06)
 
 
-def test_memory_per_device_with_a_limit_that_is_near(tmp_path, run_list):
-    both = run_list[2]
-    place = memory_picture(tmp_path / "m.png", both.predicted, both.measured, "resnet50, 1f1b $x_1")
-    assert imread(place).shape[1] == 2400
-    limit = {tuple(round(255 * part) for part in pixel[:3]) for pixel in imread(place)[:, 1000]}
-    assert (0xB0, 0x2A, 0x37) in limit
+def test_bars_have_the_longest_label_for_which_there_is_room(both):
+    labels = [text for trace in timelines_figure(GPIPE).data if trace.name == "forward" for text in trace.text]
+    assert labels == ["F0", "F0", "F1", "F1"]
+    crowded = timelines_figure(replace(both.predicted, spans=tuple(replace(span, layer="x" * 300) for span in both.predicted.spans)))
+    assert max(len(text) for trace in crowded.data for text in trace.text or ()) < 100
+
+
+def test_idle_time_of_a_pipeline_is_hatched():
+    (idle,) = [trace for trace in timelines_figure(GPIPE).data if trace.name == "idle"]
+    assert idle.marker.pattern.shape == "/"
+    assert [(row, round(at, 6), round(length, 6)) for row, at, length in zip(idle.y, idle.base, idle.x, strict=True)] == [
+        (row, round(at, 6), round(length, 6)) for row, at, length in timeline_panel(GPIPE).idle
+    ]
+
+
+def test_memory_per_device_with_a_limit_that_is_near(both):
+    figure = memory_figure(both.predicted, both.measured, "resnet50, 1f1b")
+    shown = panel_of(both.predicted, "gpu0")
+    tops = [trace.y[0] * 2**20 for trace in figure.data if trace.xaxis == "x" and trace.fill]
+    assert tops == pytest.approx([sum(held[0] for held in list(shown.held.values())[:count]) for count in range(len(shown.held), 0, -1)])
+    lines = {(shape.line.color, round(shape.y0 * 2**20)) for shape in figure.layout.shapes if shape.xref == "x domain"}
+    assert {(palette.LIMIT, both.predicted.limits_bytes["gpu0"]), ("#1F2430", shown.peak_bytes)} == lines
     far = replace(both.predicted, limits_bytes=dict.fromkeys(both.predicted.limits_bytes, 10**12))
-    picture = memory_picture(tmp_path / "far.svg", far)
-    assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+    assert palette.LIMIT not in {shape.line.color for shape in memory_figure(far).layout.shapes}
 
 
-def test_timelines_without_kinds_of_memory_have_no_picture_of_it(tmp_path):
-    assert memory_picture(tmp_path / "m.png", two_lanes(), two_lanes("measured")) is None
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_prediction_alone_and_names_with_markup(tmp_path):
-    assert timelines_picture(tmp_path / "alone.png", two_lanes(), title="$\\frac$ <b> $x_1").stat().st_size > 5000
-
-
-def test_validation_summary(tmp_path, run_list):
-    rows = [run.result for run in run_list]
-    full = validation_picture(tmp_path / "v.png", sample_validation([*rows, skipped()]))
-    empty = validation_picture(tmp_path / "e.svg", validation(skipped()))
-    assert full.stat().st_size > empty.stat().st_size > 1000
+def test_timelines_without_kinds_of_memory_have_no_picture_of_it():
+    assert memory_figure(two_lanes(), two_lanes("measured")) is None
 
 
 # One sees a pipeline's schedule: a bar for each action, its stage and microbatch, and idle time.
@@ -552,12 +556,26 @@ def test_the_color_is_that_of_the_largest_degree():
     assert words((1, 1, 1, 1)) == "1 worker"
 
 
-@pytest.mark.parametrize("kind", ["png", "svg"])
-def test_it_is_drawn(tmp_path, kind, monkeypatch):
+def test_every_layer_has_its_cells_its_name_and_its_lines(monkeypatch):
     monkeypatch.setattr(picture, "LAYER_COLUMNS", 2)
     layers = [each.model_copy(update={"degrees": (2, 1, 2, 1)}) for each in BRANCHES]
-    path = division_picture(tmp_path / f"network.{kind}", DividedNetwork(name="net", title="A network", layers=tuple(layers)))
-    content = path.read_bytes()
-    assert content.startswith(b"\x89PNG" if kind == "png" else b"<?xml")
-    if kind == "svg":
-        assert b"n=2 h=2" in content or len(content) > 5000
+    figure = division_figure(DividedNetwork(name="net", title="A network", layers=tuple(layers)))
+    lines, cells, names, how = figure.data
+    assert list(cells.x).count(None) == 4 * len(layers)
+    assert (cells.name, cells.fillcolor) == ("mostly by image", picture.COLORS["image"])
+    assert names.text == tuple(each.name for each in layers)
+    assert set(how.text) == {"n=2 h=2"}
+    assert list(lines.x).count(None) >= sum(len(each.inputs) for each in layers)
+
+
+def test_a_chart_has_solid_lines_that_are_predicted_and_dashed_ones_that_are_published():
+    both = (Series(name="a", x=(1, 2), y=(1, 3)), Series(name="a", x=(1, 2), y=(2, 4), published=True))
+    panels = tuple(Panel(title=title, series=both) for title in ("one", "two <b>", "three", "four"))
+    figure = chart_figure(Chart(name="c", title="T", x_label="x", y_label="y", panels=panels, level=1.0, ticks=("p", "q")))
+    assert [(trace.line.dash, list(trace.y)) for trace in figure.data[:2]] == [("solid", [1, 3]), ("dash", [2, 4])]
+    assert len({trace.marker.color for trace in figure.data}) == 2
+    assert [trace.showlegend for trace in figure.data] == [True, True, *[False] * 6]
+    assert [note.text for note in figure.layout.annotations][1] == "<b>two &lt;b&gt;</b>"
+    assert len({axis.range for axis in (figure.layout.yaxis, figure.layout.yaxis4)}) == 1, "heights can be compared"
+    assert figure.layout.xaxis.ticktext == ("p", "q")
+    assert [shape.y0 for shape in figure.layout.shapes] == [1.0] * 4

@@ -54,9 +54,9 @@ def text_of(table, width=200):
 
 def test_folder_has_every_part_and_nothing_else(folder):
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    parts = {"predicted.json.gz", "measured.json.gz", "perfetto.json.gz", "timelines.png", "timelines.svg", "memory.png"}
+    parts = {"predicted.json.gz", "measured.json.gz", "perfetto.json.gz", "timelines.svg", "memory.svg"}
     expected = {f"{strategy}/{part}" for strategy in ("baseline", "turbodl", "1f1b") for part in parts}
-    assert names == expected | {"1f1b/plan.json.gz", "index.html", "report.json", "summary.png", "validation.json"}
+    assert names == expected | {"1f1b/plan.json.gz", "index.html", "report.json", "summary.svg", "validation.json"}
     assert [path.name for path in folder.parent.iterdir()] == ["one"], "no temporary folder stays"
     assert json.loads(gzip.decompress((folder / "1f1b/perfetto.json.gz").read_bytes()))["traceEvents"]
 
@@ -78,7 +78,7 @@ def test_page_holds_the_timelines_and_their_script_once(folder, runs):
     assert [len(timelines.bars(panel=1)) for timelines in drawn] == [len(run.measured.window()) for run in runs]
     assert page.count("export default") == 0
     assert page.count(timelines_page.head()) == 1
-    assert '<noscript><img src="1f1b/timelines.png"' in page
+    assert '<noscript><img src="1f1b/timelines.svg"' in page
 
 
 def test_page_holds_the_charts_and_their_library_once(folder):
@@ -87,7 +87,7 @@ def test_page_holds_the_charts_and_their_library_once(folder):
     titles = [chart["layout"]["title"]["text"] for chart in figures_of_page(page)]
     assert titles.count("turbodl is 1.42x as fast as plain PyTorch") == 1
     assert len(titles) == 1 + 2 * 3, "phases and errors of every strategy"
-    assert '<noscript><img src="summary.png"' in page
+    assert '<noscript><img src="summary.svg"' in page
 
 
 def test_a_page_has_no_script_that_it_does_not_need(tmp_path):
@@ -138,10 +138,10 @@ def test_same_strategy_twice_gets_two_folders(tmp_path):
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
-    def full(*_):
+    def full(*_, **__):
         raise SchedcastError("cannot write: no space left")
 
-    monkeypatch.setattr(validations_page, "validation_picture", full)
+    monkeypatch.setattr(validations_page, "write_picture", full)
     with pytest.raises(SchedcastError, match="no space"):
         write_report(tmp_path / "r", [validation(result())])
     assert list(tmp_path.iterdir()) == []
@@ -166,7 +166,7 @@ def test_an_earlier_report_and_other_files_survive_a_failure_and_are_replaced_by
     write_report(place, [validation(result("gpipe"))])
     (place / "notes.txt").write_text("mine")
     with monkeypatch.context() as broken:
-        broken.setattr(validations_page, "validation_picture", lambda *_: (_ for _ in ()).throw(SchedcastError("no")))
+        broken.setattr(validations_page, "write_picture", lambda *_, **__: (_ for _ in ()).throw(SchedcastError("no")))
         with pytest.raises(SchedcastError):
             write_report(place, [validation(result("deepa"))])
     assert read_report(place).validations[0].results[0].strategy == "gpipe"

@@ -5,7 +5,6 @@ It says whether the plan is still correct and what it costs, and runs it on this
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from ui.app.model import reports_folder
 from ui.app.page_parts import timelines_canvas, timelines_ui
 from ui.app.request_form import put_link, request_ui, title
 from ui.app.runs import command_ui
-from ui.app.share_parts import Download, check_link, keep_link, picture, refuse_link, share_ui
+from ui.app.share_parts import Download, check_link, keep_link, refuse_link, share_ui, timeline_svg
 from ui.app.state import BUTTON, segments, select
 from ui.app.validation_run import ended_ui, free_folder
 from ui.present import sentences, verdicts
@@ -295,10 +294,9 @@ def verdict_ui(present: OnBoard, history: History, strategy: str) -> None:
 
 
 def downloads(order: Order, drawn: OnBoard, strategy: str) -> list[Download]:
-    """The order as a file for --schedule, and the pictures of the timeline."""
+    """The order as a file for --schedule, and the picture of the timeline."""
     name, timeline = strategy.partition(":")[0], drawn.edited.timeline
     return [
         Download("Schedule (CSV)", FILE, "text/csv", lambda: order_csv.write(order).encode()),
-        Download("Timeline (PNG)", f"{name}-editor.png", "image/png", partial(picture, timeline, ".png")),
-        Download("Timeline (SVG)", f"{name}-editor.svg", "image/svg+xml", partial(picture, timeline, ".svg")),
+        timeline_svg("Timeline", f"{name}-editor", lambda: timeline),
     ]

@@ -7,9 +7,9 @@ import streamlit as st
 
 from simulator.papers import registry as reproduce
 from traces.documents.comparison import Validation
-from traces.documents.reproduction import Chart, DividedNetwork, Paper, Reproduction, Table
+from traces.documents.reproduction import Paper, Reproduction, Table
 from traces.documents.shipped import reproduction_file
-from traces.errors import SchedcastError, UnknownNameError
+from traces.errors import UnknownNameError
 from ui.app import runs
 from ui.app.model import reports_folder
 from ui.app.navigation import refusals_shown
@@ -52,8 +52,8 @@ def page() -> None:
     elif run is not None and run.status:
         st.error(markdown_escaped(f"The command ended with status {run.status}: {run.mistake}"))
         lines_ui(run)
-    shipped = None if kept else shipped_folder(name)
-    if shipped is not None:
+    shipped = not kept and reproduction_file(name).exists()
+    if shipped:
         st.write("These are the predictions that come with this version. Your own take a few minutes, because the models are captured.")
     elif not kept:
         st.write("Nothing is kept of this paper yet. The first run takes a few minutes, because its models are captured.")
@@ -66,8 +66,8 @@ def page() -> None:
         with refusals_shown():
             runs.start(["reproduce", name, *(["--measure"] if measured else []), "--out", str(folder)], PAGE, folder)
             st.rerun()
-    if kept or shipped is not None:
-        document_ui(shipped or folder)
+    if kept or shipped:
+        document_ui(reproduction_file(name) if shipped else folder / reproduction_report.DOCUMENT)
     read = (folder / reproduction_report.DOCUMENT).read_bytes
     files = [Download("Document (JSON)", f"{name}.json", "application/json", read)] if kept else []
     share_ui(f"schedcast reproduce {name} --out {name}", {"paper": [name]}, files)
@@ -78,26 +78,11 @@ def paper_folder(name: str) -> Path:
     return reports_folder().parent / "papers" / name
 
 
-def shipped_folder(name: str) -> Path | None:
-    """The reproduction that comes with the package, with pictures drawn here once; None if there is none that can be read."""
-    document, folder = reproduction_file(name), paper_folder(name) / "shipped"
-    try:
-        drawn = folder / "index.html"
-        if document.exists() and (not drawn.exists() or drawn.stat().st_mtime_ns < document.stat().st_mtime_ns):
-            with st.spinner("Drawing the pictures"):
-                reproduction_report.write(folder, Reproduction.load(document))
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
-        return None
-    return folder if document.exists() else None
-
-
-def document_ui(folder: Path) -> None:
+def document_ui(place: Path) -> None:
     """Show a reproduction that was kept. A damaged one is one line."""
-    place = folder / reproduction_report.DOCUMENT
     with refusals_shown():
         for paper in load_reproduction(str(place), place.stat().st_mtime_ns).papers:
-            paper_ui(paper, folder)
+            paper_ui(paper)
 
 
 @st.cache_resource(max_entries=8, show_spinner="Reading the reproduction")
@@ -106,8 +91,8 @@ def load_reproduction(place: str, stamp: int) -> Reproduction:
     return Reproduction.load(place)
 
 
-def paper_ui(paper: Paper, folder: Path) -> None:
-    """Show one paper: its setting, which claims hold, pictures with their titles, tables, measurements and notes."""
+def paper_ui(paper: Paper) -> None:
+    """Show one paper: its setting, which claims hold, charts, tables, measurements and notes."""
     st.markdown(f"**{markdown_escaped(paper.title)}**")
     st.caption(markdown_escaped(paper.reference))
     st.write(markdown_escaped(" ".join(reproduction_words.about_words(paper))))
@@ -116,11 +101,8 @@ def paper_ui(paper: Paper, folder: Path) -> None:
         judged = sum(check.holds is not None for check in paper.checks)
         st.markdown(f"**{holding} of {judged} claims hold** ({len(paper.checks) - judged} cannot be judged).")
         claims_ui(paper)
-    drawn: list[Chart | DividedNetwork] = [*reproduction_report.charts_with_points(paper), *paper.networks]
-    for shown in drawn:
-        picture = folder / f"{paper.name}-{shown.name}.png"
-        if picture.exists():
-            st.image(picture.read_bytes())
+    for shown in reproduction_report.drawn_of(paper):
+        st.plotly_chart(reproduction_report.figure_of(shown), key=f"{paper.name} {shown.name}")
     for number, table in enumerate(paper.tables):
         with st.expander(markdown_escaped(table.title), expanded=number == 0):
             table_of(table)

@@ -21,7 +21,7 @@ from traces.documents.shipped import example_traces
 from traces.errors import UnknownNameError
 from ui.app.navigation import refusals_shown
 from ui.app.page_parts import formulas_ui, table_ui, timelines_ui
-from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, opened_by_link, picture, refuse_link, share_ui
+from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, opened_by_link, refuse_link, share_ui, timeline_svg
 from ui.app.state import select, text
 from ui.app.uploads import offered_traces, stamp, uploads_ui
 from ui.present import replays as replay_words
@@ -142,8 +142,7 @@ def downloads(replay: Replayed, ladder: ReplayResult, answer: Answer | None, cos
         Download(
             "Replay (JSON)", "replay.json", "application/json", lambda: json_bytes(with_median_step(result, replay.replay).document())
         ),
-        Download("Step (PNG)", "step.png", "image/png", lambda: picture(step(), ".png")),
-        Download("Step (SVG)", "step.svg", "image/svg+xml", lambda: picture(step(), ".svg")),
+        timeline_svg("Step", "step", step),
     ]
 
 

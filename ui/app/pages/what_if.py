@@ -25,7 +25,7 @@ from ui.app.navigation import link_ui, refusals_shown
 from ui.app.page_parts import formulas_ui, prediction_waterfall_ui, table_ui, timelines_ui
 from ui.app.request_form import put_link, request_ui, request_words, title
 from ui.app.runs import command_ui
-from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, picture, share_ui
+from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, share_ui, timeline_svg
 from ui.app.state import BUTTON, quantity, select
 from ui.present import charts, predictions, sentences, tables
 from ui.present.formulas import FORMULAS, PREDICTED
@@ -277,7 +277,7 @@ def page_sections(document: Mapping[str, Any], chosen: Answer) -> list[Section]:
 
 
 def downloads(request: JobRequest, answers: Answers, chosen: Answer) -> list[Download]:
-    """The page, the table and the document of all answers, and pictures of the chosen one's timeline."""
+    """The page, the table and the document of all answers, and the picture of the chosen one's timeline."""
     predictions = [answer.prediction for answer in forecasts_of(answers)]
     rows = partial(tables.prediction_rows, predictions, chosen.measured_here)
     name = chosen.prediction.strategy
@@ -286,6 +286,5 @@ def downloads(request: JobRequest, answers: Answers, chosen: Answer) -> list[Dow
         one_page(lambda: page_sections(made(), chosen)),
         Download("Table (CSV)", "predictions.csv", "text/csv", lambda: csv(rows())),
         Download("Predictions (JSON)", "predictions.json", "application/json", lambda: json_bytes(made())),
-        Download("Timeline (PNG)", f"{name}.png", "image/png", lambda: picture(chosen.timeline, ".png")),
-        Download("Timeline (SVG)", f"{name}.svg", "image/svg+xml", lambda: picture(chosen.timeline, ".svg")),
+        timeline_svg("Timeline", name, lambda: chosen.timeline),
     ]
