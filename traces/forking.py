@@ -64,7 +64,7 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         """The status, once it has ended. Raises subprocess.TimeoutExpired after `timeout` seconds."""
         if (status := self._wait(timeout)) is None:
-            raise subprocess.TimeoutExpired("a forked process", timeout)
+            raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
         return status
 
     def send_signal(self, number: int) -> None:

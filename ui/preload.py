@@ -21,14 +21,15 @@ def load_packages() -> None:
     for name in PACKAGES if __package__ == "ui" else ():
         if name not in sys.modules:
             spec = spec_from_file_location(name, Path(__file__).resolve().parents[1] / name / "__init__.py")
-            sys.modules[name] = module_from_spec(spec)
-            spec.loader.exec_module(sys.modules[name])
+            if spec is not None and spec.loader is not None:  # there is one for a file of Python
+                sys.modules[name] = module_from_spec(spec)
+                spec.loader.exec_module(sys.modules[name])
 
 
 def read_torch_ahead() -> None:
     """Let the disk read the libraries of PyTorch, and NVIDIA's beside it, while this process goes on."""
     spec = find_spec("torch")
-    if spec is not None:
+    if spec is not None and spec.origin is not None:  # a user's folder called torch has none
         Thread(target=read_ahead, args=(Path(spec.origin).parents[1],), daemon=True).start()
 
 

@@ -317,16 +317,17 @@ def gpu_machine(profile: "Profile", partitions: int = 1, name: str = THIS_GPU) -
 def _without_preset(profile: "Profile") -> Machine:
     """A GPU without a preset: the profile must have its figures; those of the host are general assumptions."""
     identity = profile.identity
+    memory_bytes, bandwidth_bytes_per_s, cache_bytes = profile.memory_bytes, profile.bandwidth_bytes_per_s, profile.cache_bytes
     needed = {
         "the number of SMs": identity.sms,
         "the peak FLOP/s in fp32": profile.peak_flops.get("fp32"),
-        "the size of its memory": profile.memory_bytes,
-        "the memory's bandwidth": profile.bandwidth_bytes_per_s,
-        "the size of its cache": profile.cache_bytes,
+        "the size of its memory": memory_bytes,
+        "the memory's bandwidth": bandwidth_bytes_per_s,
+        "the size of its cache": cache_bytes,
         "the number of priority levels": profile.priority_levels,
     }
     missing = [what for what, figure in needed.items() if not figure]
-    if missing:
+    if missing or not (memory_bytes and bandwidth_bytes_per_s and cache_bytes):
         raise SchedcastError(
             f"the profile of {identity.gpu or identity.name} lacks {', '.join(missing)}, and this GPU has no preset; calibrate it again"
         )
@@ -335,7 +336,7 @@ def _without_preset(profile: "Profile") -> Machine:
     return Machine(
         identity.gpu,
         (Device(DEVICE, "gpu", identity.sms, {}, memory),),
-        (Memory(memory, profile.memory_bytes, profile.bandwidth_bytes_per_s, profile.cache_bytes),),
+        (Memory(memory, memory_bytes, bandwidth_bytes_per_s, cache_bytes),),
         (HostLane(f"host of {DEVICE}", (DEVICE,), **figures),),
         sources={**sources, "saturation_share": "assumed: 30 % of the SMs saturate the memory"},
     )

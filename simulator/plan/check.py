@@ -8,7 +8,7 @@ from simulator.machine.machine import HOST, Machine
 from simulator.plan.contents import PlanContents
 from simulator.plan.messages import deadlocks
 from simulator.plan.pieces import box_of
-from simulator.plan.task import BUFFER, CARRIED_KINDS, INPUT, OPTIMIZER_STATE, PARAMETER, Segment, Task, Value
+from simulator.plan.task import BUFFER, CARRIED_KINDS, INPUT, OPTIMIZER_STATE, PARAMETER, Operand, Segment, Task, Value
 from simulator.plan.tensors import extent_bytes
 from simulator.plan.text_lines import abridged_lines
 from traces.errors import Code, SchedcastError
@@ -71,16 +71,16 @@ def _value_faults(plan: PlanContents, machine: Machine) -> Iterator[str]:
         if storage.device not in places:
             yield f"storage {storage.name!r} lies on {storage.device!r}, which {machine.name} lacks; it has {', '.join(sorted(devices))}"
     for value in plan.values.values():
-        storage = plan.storages.get(value.storage)
-        if storage is None:
+        own = plan.storages.get(value.storage)
+        if own is None:
             yield f"value {value.name!r} lies on storage {value.storage!r}, which the plan does not list"
             continue
-        if storage.device != value.device:
-            yield f"value {value.name!r} is on {value.device} but its storage {storage.name!r} on {storage.device}"
-        if extent_bytes(value) > storage.bytes:
-            yield f"value {value.name!r} reaches {extent_bytes(value)} bytes into storage {storage.name!r} of {storage.bytes} bytes"
+        if own.device != value.device:
+            yield f"value {value.name!r} is on {value.device} but its storage {own.name!r} on {own.device}"
+        if extent_bytes(value) > own.bytes:
+            yield f"value {value.name!r} reaches {extent_bytes(value)} bytes into storage {own.name!r} of {own.bytes} bytes"
         if value.kind in CARRIED_KINDS and value.source is not None:
-            yield from _source_faults(value)
+            yield from _source_faults(value, value.source)
     yield from (f"the loss {name!r} is not among the plan's values" for name in plan.losses if name not in plan.values)
     for parameter, operand in plan.gradients.items():
         if operand.value not in plan.values:
@@ -89,9 +89,8 @@ def _value_faults(plan: PlanContents, machine: Machine) -> Iterator[str]:
             yield f"the gradient of {parameter!r} has shape {operand.shape}; expected {plan.gradient_sources[parameter].shape}"
 
 
-def _source_faults(value: Value) -> Iterator[str]:
+def _source_faults(value: Value, source: Operand) -> Iterator[str]:
     """Why a carried value cannot hold the piece of the job's tensor that is its source."""
-    source = value.source
     if source.shape != value.shape:
         yield f"value {value.name!r} has shape {value.shape}, but its source in {source.value!r} has {source.shape}"
     try:

@@ -41,7 +41,7 @@ def _slice(view: ViewStep, rank: int) -> tuple[int, int]:
     try:
         arguments: list[int | None] = json.loads(view.args)
         dim, start, _, step = (*arguments, *(0, None, None, 1)[len(arguments) :])
-        if view.target == "aten.slice.Tensor" and dim in range(-rank, rank) and (start or 0) >= 0 and step == 1:
+        if view.target == "aten.slice.Tensor" and dim is not None and dim in range(-rank, rank) and (start or 0) >= 0 and step == 1:
             return dim, start or 0
     except (TypeError, ValueError):
         pass
@@ -51,19 +51,20 @@ def _slice(view: ViewStep, rank: int) -> tuple[int, int]:
 def held(plan: PlanContents, names: Collection[str]) -> list[Value]:
     """The values that hold pieces of the job's tensors in `names` for the whole run. Of several replicas, only the first."""
     first: dict[tuple[str, tuple[int, ...] | None, Box], Value] = {}
-    for value in _carried(plan):
-        if value.source.value in names:
-            first.setdefault((value.source.value, seen_as(value.source), box_of(value.source)), value)
+    for value, source in _carried(plan):
+        if source.value in names:
+            first.setdefault((source.value, seen_as(source), box_of(source)), value)
     return list(first.values())
 
 
 def cut_tensors(plan: PlanContents) -> list[str]:
     """The job's tensors of which some carried value of the plan holds only a part."""
-    return list(dict.fromkeys(value.source.value for value in _carried(plan) if value.source.views))
+    return list(dict.fromkeys(source.value for _, source in _carried(plan) if source.views))
 
 
-def _carried(plan: PlanContents) -> list[Value]:
-    return [value for value in plan.values.values() if value.kind in CARRIED_KINDS and value.source is not None]
+def _carried(plan: PlanContents) -> list[tuple[Value, Operand]]:
+    """The carried values that have a source, each with it."""
+    return [(value, value.source) for value in plan.values.values() if value.kind in CARRIED_KINDS and value.source is not None]
 
 
 def covers(outer: Box, box: Box) -> bool:

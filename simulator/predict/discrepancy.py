@@ -132,16 +132,17 @@ def _first_known(pools: Sequence[Sequence[Validation]], group: str) -> float:
 def _beyond_noise(validations: Sequence[Validation], group: str) -> float | None:
     """The standard deviation of a group's steps that is left when the noise is taken away; None for too few of them."""
     rows = [
-        (v, row)
+        (v, row.error, row.scored_error)
         for v in validations
         for row in v.rows
-        if row.ok and row.scored_error is not None and group_of(row.strategy, bool(v.device.get("processes"))) == group
+        if row.ok and row.error is not None and row.scored_error is not None
+        if group_of(row.strategy, bool(v.device.get("processes"))) == group
     ]
     if len(rows) < LEAST:
         return None
-    noise = fmean((v.aa_spread or 0.0) ** 2 for v, _ in rows) / 2
-    worst = max(abs(math.log1p(error)) for _, row in rows for error in (row.error, row.scored_error))
-    return _of_another_model([(v.model, math.log1p(row.scored_error)) for v, row in rows], noise, worst)
+    noise = fmean((v.aa_spread or 0.0) ** 2 for v, _, _ in rows) / 2
+    worst = max(abs(math.log1p(error)) for _, *errors in rows for error in errors)
+    return _of_another_model([(v.model, math.log1p(scored)) for v, _, scored in rows], noise, worst)
 
 
 def _of_family(validations: Sequence[Validation], strategy: str) -> float | None:

@@ -88,7 +88,9 @@ def repeated_group(plan: Plan, timeline: Timeline, issue_s: Sequence[Mapping[str
     `issue_s`: by host, what it spends on each task, by name. Raises NotRepeatedError if nothing is known to repeat itself.
     """
     left = plan.left_out
-    by_device = _starts(plan, timeline)
+    if left is None:
+        raise NotRepeatedError(plan)
+    by_device = _starts(left, timeline)
     starts_s = by_device.get(plan.devices[0], [])
     if _is_periodic(timeline) and len(starts_s) == left.shown:
         spans = _by_lane(plan, timeline, starts_s)
@@ -98,7 +100,7 @@ def repeated_group(plan: Plan, timeline: Timeline, issue_s: Sequence[Mapping[str
             times_s = [starts_s[left.shown - 1 - back * period] for back in (2, 1, 0)]
             if times_s[0] >= timeline.window_s[0] and repeats(times_s, period):
                 group = _group(plan, timeline, left, times_s, period)
-                if _keeps_up(group, timeline, issue_s, period):
+                if _keeps_up(group, left, timeline, issue_s, period):
                     return group
     raise NotRepeatedError(plan)
 
@@ -115,9 +117,9 @@ def _is_periodic(timeline: Timeline) -> bool:
     return timeline.settled and abs(end_s - begin_s - steps * timeline.step_s) <= 4 * steps * EQUAL * end_s
 
 
-def _starts(plan: Plan, timeline: Timeline) -> dict[str, list[float]]:
+def _starts(left: LeftOut, timeline: Timeline) -> dict[str, list[float]]:
     """By device, when it begins each microbatch in the last step of the window."""
-    left, end_s = plan.left_out, timeline.window_s[1]
+    end_s = timeline.window_s[1]
     last = max(span.period for span in timeline.spans if abs(span.end_s - end_s) <= EQUAL * end_s)
     starts_s: dict[str, dict[int, float]] = defaultdict(dict)
     for span in timeline.spans:
@@ -184,12 +186,12 @@ def _group(plan: Plan, timeline: Timeline, left: LeftOut, times_s: Sequence[floa
     return Group(plan, within, left.count / period)
 
 
-def _keeps_up(group: Group, timeline: Timeline, issue_s: Sequence[Mapping[str, float]], period: int) -> bool:
+def _keeps_up(group: Group, left: LeftOut, timeline: Timeline, issue_s: Sequence[Mapping[str, float]], period: int) -> bool:
     """Whether what runs ahead of the others takes no longer for a group than the group does."""
     most_s = group.seconds * (1 + EQUAL)
     if any(sum(own.get(task, 0.0) for task in group.tasks) > most_s for own in issue_s):
         return False
-    fetching, left = _fetching(group.plan), group.plan.left_out
+    fetching = _fetching(group.plan)
     copying_s: dict[tuple[str, str], float] = defaultdict(float)
     for span in {span.task: span for span in timeline.spans if span.task in fetching}.values():
         copying_s[span.device, span.lane] += (span.end_s - span.start_s) * period / (left.shown + left.count)

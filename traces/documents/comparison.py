@@ -253,6 +253,13 @@ class ValidationResult(Data):
         return self.status == "ok"
 
     @property
+    def steps_s(self) -> tuple[float, float]:
+        """The predicted and the measured step time, in seconds. Raises ValueError if the strategy did not run."""
+        if self.predicted_step_s is None or self.measured_step_s is None:
+            raise ValueError(f"{self.strategy} did not run: {self.status}")
+        return self.predicted_step_s, self.measured_step_s
+
+    @property
     def scored_error(self) -> float | None:
         """The error that counts wherever errors are summarized or scored; None if the strategy did not run.
 
@@ -386,8 +393,8 @@ class Validation(Document):
     @property
     def worst(self) -> ValidationResult | None:
         """The result with the largest absolute error that counts; None if nothing ran."""
-        scored = [r for r in self.ran if r.scored_error is not None]
-        return max(scored, key=lambda r: abs(r.scored_error), default=None)
+        scored = [(abs(r.scored_error), r) for r in self.ran if r.scored_error is not None]
+        return max(scored, key=lambda pair: pair[0], default=(0.0, None))[1]
 
     @property
     def signs(self) -> tuple[int, int]:
@@ -404,7 +411,7 @@ class Validation(Document):
     @property
     def fastest(self) -> ValidationResult | None:
         """The strategy with the shortest measured step time; None when nothing ran."""
-        return min(self.ran, key=lambda result: result.measured_step_s, default=None)
+        return min(self.ran, key=lambda result: result.steps_s[1], default=None)
 
 
 @dataclass(frozen=True, slots=True)

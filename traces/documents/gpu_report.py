@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AliasChoices, BeforeValidator, Field, JsonValue
 
 from traces.documents.base import Data, Document
-from traces.documents.comparison import Validation, ValidationResult
+from traces.documents.comparison import Validation
 from traces.files import starts_with_schema
 
 REPORT, README, VALIDATIONS, OUTPUTS = "report.json", "README.md", "validations", "probes"
@@ -137,12 +137,12 @@ class GpuReport(Document):
 
     def read_validations(self, folder: Path | str) -> dict[str, Validation]:
         """The validations by the name of their part. Raises UnusableFileError if one is missing or damaged."""
-        return {part.name: Validation.load(Path(folder) / part.file) for part in self.validations}
+        return {part.name: Validation.load(Path(folder) / part.file) for part in self.validations if part.file is not None}
 
 
-def good(result: ValidationResult, aa_spread: float | None) -> bool:
+def good(error: float, aa_spread: float | None) -> bool:
     """Whether the error of a strategy that ran is small, or no larger than the noise explains."""
-    return abs(result.scored_error) <= max(GOOD_ERROR, GOOD_SPREADS * (aa_spread or 0.0))
+    return abs(error) <= max(GOOD_ERROR, GOOD_SPREADS * (aa_spread or 0.0))
 
 
 def summarize(validations: Iterable[tuple[str, Validation]]) -> tuple[ModeSummary, ...]:
@@ -156,20 +156,20 @@ def summarize(validations: Iterable[tuple[str, Validation]]) -> tuple[ModeSummar
 def _summary(mode: str, validations: list[tuple[str, Validation]]) -> ModeSummary:
     chosen = [(name, validation) for name, validation in validations if validation.mode == mode]
     rows = [
-        (f"{name} {row.strategy}", row, validation.aa_spread)
+        (f"{name} {row.strategy}", row.scored_error, validation.aa_spread)
         for name, validation in chosen
         for row in validation.ran
         if row.scored_error is not None
     ]
-    worst, row, _ = max(rows, key=lambda item: abs(item[1].scored_error))
+    worst, worst_error, _ = max(rows, key=lambda item: abs(item[1]))
     signs = [validation.signs for _, validation in chosen]
     return ModeSummary(
         mode=mode,
         results=len(rows),
-        median_abs_error=median(abs(row.scored_error) for _, row, _ in rows),
-        worst_error=row.scored_error,
+        median_abs_error=median(abs(error) for _, error, _ in rows),
+        worst_error=worst_error,
         worst=worst,
-        good_share=sum(good(row, spread) for _, row, spread in rows) / len(rows),
+        good_share=sum(good(error, spread) for _, error, spread in rows) / len(rows),
         signs_right=sum(right for right, _ in signs),
         signs_asked=sum(asked for _, asked in signs),
     )

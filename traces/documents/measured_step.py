@@ -37,7 +37,7 @@ def steps_of(validation: Validation, job: str, date: str) -> dict[str, MeasuredS
         return {}
     return {
         step_name(job, row.strategy, row.options): MeasuredStep(
-            step_s=row.measured_step_s,
+            step_s=row.steps_s[1],
             against_pytorch=row.against_pytorch,
             against_pytorch_interval=row.against_pytorch_interval,
             date=date,

@@ -46,8 +46,10 @@ def merged(base: Any, ours: Any, theirs: Any) -> Any:
 
 try:
     import fcntl
+
+    _LOCKS = True
 except ImportError:  # Windows: writes stay atomic, but the last of two processes wins
-    fcntl = None
+    _LOCKS = False
 
 #: How long a process waits for another one, which holds the lock for about a second, and how often it tries.
 PATIENCE_S, TRY_S = 60.0, 0.02
@@ -61,7 +63,7 @@ def locked(path: Path | str) -> Iterator[None]:
     written, or if another process holds the lock for longer than `PATIENCE_S`.
     """
     path = Path(os.path.realpath(path))
-    if fcntl is None or (path.exists() and not path.is_file()):
+    if not _LOCKS or (path.exists() and not path.is_file()):
         yield
         return
     lock = path.with_name(f".{path.name}.lock")

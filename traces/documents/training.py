@@ -78,7 +78,7 @@ def first_difference(curve: Curve, other: Curve, tolerance: float) -> int | None
     """The first iteration, counted from 1, whose losses differ by more than `tolerance` times the largest loss of `curve`, or None."""
     limit = tolerance * max((abs(loss) for loss in curve.losses if loss is not None), default=0.0)
     for iteration, (a, b) in enumerate(zip(curve.losses, other.losses, strict=False), start=1):
-        if (a is None) != (b is None) or (a is not None and abs(a - b) > limit):
+        if a is not b if a is None or b is None else abs(a - b) > limit:
             return iteration
     return None
 
@@ -147,11 +147,16 @@ def wins(curves: Sequence[Curve], target: float) -> tuple[Wins, ...]:
 def _wins(own: dict[int, Reached], rivals: dict[int, Reached]) -> Wins:
     pairs = [(own[seed], rivals[seed]) for seed in own if seed in rivals]
     pairs = [pair for pair in pairs if any(each.iterations is not None for each in pair)]
-    counts: dict[str, int | None] = {measure: sum(_earlier(a, b, measure) for a, b in pairs) for measure in MEASURES}
-    if any(each.iterations is not None and each.predicted_s is None for pair in pairs for each in pair):
-        counts["predicted_s"] = None
-    first, rival = next(iter(own.values())), next(iter(rivals.values()))
-    return Wins(name=first.name, rival=rival.name, seeds=len(pairs), **counts)
+    iterations, measured_s, predicted_s = (sum(_earlier(a, b, measure) for a, b in pairs) for measure in MEASURES)
+    predicted = all(each.iterations is None or each.predicted_s is not None for pair in pairs for each in pair)
+    return Wins(
+        name=next(iter(own.values())).name,
+        rival=next(iter(rivals.values())).name,
+        seeds=len(pairs),
+        iterations=iterations,
+        measured_s=measured_s,
+        predicted_s=predicted_s if predicted else None,
+    )
 
 
 def _earlier(a: Reached, b: Reached, measure: str) -> bool:

@@ -124,15 +124,16 @@ class Collected:
         if empty:
             notes.append(f"no work is recorded for {empty} of {len(graphs)} graph launches: what the GPU does after them is not known")
         kinds = [call_kind(raw.name, index in launching) for index, raw in enumerate(self.calls)]
-        new_index = {old: new for new, old in enumerate(index for index, kind in enumerate(kinds) if kind is not None)}
+        known = [(index, kind) for index, kind in enumerate(kinds) if kind is not None]
+        new_index = {old: new for new, (old, _) in enumerate(known)}
         threads: dict[tuple[int | str, int | str], int] = {}
         calls, syncs, external = [], {}, []
-        for old, new in new_index.items():
+        for new, (old, kind) in enumerate(known):
             own = self.calls[old]
             thread = threads.setdefault(own.thread, len(threads))
-            calls.append(Call(own.name, kinds[old], thread, *_seconds(own, origin), own.correlation))
+            calls.append(Call(own.name, kind, thread, *_seconds(own, origin), own.correlation))
             external.append(own.external)
-            if kinds[old] is not CallKind.LAUNCH and own.correlation in self.syncs:
+            if kind is not CallKind.LAUNCH and own.correlation in self.syncs:
                 syncs[new] = self.syncs[own.correlation]
         works = []
         for raw, call in zip(self.works, call_of, strict=True):

@@ -135,7 +135,8 @@ class _Reader:
     def _peek(self) -> str:
         """The next character that is not blank; "" at the end."""
         while True:
-            self._at = _BLANKS.match(self._text, self._at).end()
+            if blanks := _BLANKS.match(self._text, self._at):
+                self._at = blanks.end()
             if self._at < len(self._text):
                 return self._text[self._at]
             if not self._fill():

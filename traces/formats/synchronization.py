@@ -308,12 +308,12 @@ def _explain(recording: Recording, order: Order, streams: Streams) -> None:
             work = works[index]
             call = recording.calls[work.call] if work.call >= 0 else None
             after_unrecorded = bisect_right(unrecorded, number_before) < bisect_right(unrecorded, work.call)
-            blocks = call is not None and _blocks(call, work)
-            if blocks and after_unrecorded:
-                order.released_s[index] = call.start_s  # the call takes so long because the graph does
+            blocking = call if call is not None and _blocks(call, work) else None
+            if blocking is not None and after_unrecorded:
+                order.released_s[index] = blocking.start_s  # the call takes so long because the graph does
             ready_s = max([before, order.released_s[index], *(works[other].end_s for other in order.work_after.get(index, ()))])
-            if blocks and not after_unrecorded:
-                ready_s = max(ready_s, min(call.end_s, work.start_s))  # the host may stage it first
+            if blocking is not None and not after_unrecorded:
+                ready_s = max(ready_s, min(blocking.end_s, work.start_s))  # the host may stage it first
             in_graph = call is not None and call is call_before
             after_graph = after_unrecorded or any(each is not None and launches_graph(each) for each in (call, call_before))
             before, call_before, number_before = work.end_s, call, max(number_before, work.call)

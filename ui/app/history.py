@@ -59,8 +59,9 @@ def history_ui() -> None:
     if chosen:
         st.dataframe(side_by_side_cells([(entry.words, entry.outcomes) for entry in chosen]), hide_index=True)
         for entry in chosen:
-            for each in (each for each in entry.outcomes if each.refusal):
-                st.caption(markdown_escaped(f"{entry.words}: {each.strategy}: {each.refusal.words}"))
+            for each in entry.outcomes:
+                if each.refusal is not None:
+                    st.caption(markdown_escaped(f"{entry.words}: {each.strategy}: {each.refusal.words}"))
     if len(chosen) > 1:
         named = [(f"{each.strategy}, {entry.words}", each) for entry in chosen for each in entry.outcomes]
         st.plotly_chart(pareto_figure([replace(each, strategy=name, at=()) for name, each in named]), key="pinned front")

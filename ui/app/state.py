@@ -55,8 +55,7 @@ def number(place: Place, label: str, key: str, default: int | None = None, place
 def quantity(place: Place, label: str, key: str, placeholder: str = "", **how: Any) -> float | None:
     """The positive number in a number box called `key`; None if it is empty, at first, and instead of anything else."""
     kept = st.session_state.get(key)
-    usable = isinstance(kept, int | float) and not isinstance(kept, bool) and 0 < kept <= MOST
-    st.session_state[key] = float(kept) if usable else None
+    st.session_state[key] = float(kept) if isinstance(kept, int | float) and not isinstance(kept, bool) and 0 < kept <= MOST else None
     return place.number_input(label, min_value=0.0, max_value=float(MOST), value=None, placeholder=placeholder, key=key, **how) or None
 
 

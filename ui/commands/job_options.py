@@ -135,7 +135,7 @@ def takes_job(*, memory_limit: bool = True, several: bool = False) -> Callable[[
             given = {option.name: values.pop(option.name) for option in shared}
             given |= {"settings": tuple(given["settings"] or ()), **optimizer_and_form(given["optimizer"])}
             batch = given.pop("batch")
-            batches = (listed_numbers("--batch", batch or []) or [None]) if several else [batch]
+            batches: list[int | None] = ([*listed_numbers("--batch", batch or [])] or [None]) if several else [batch]
             request = JobRequest(**given, **{name: values.pop(name) for name in ("host", "scale") if name in values})
             check_built_in(request.model, request.image_size)  # before anything heavy is loaded
             named = values.get("machine") or []

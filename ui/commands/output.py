@@ -40,9 +40,7 @@ DIFF = FolderKind("diff.json", "schedcast.diff", ("index.html", "diff.json", "a.
 
 def print_document(document: Any) -> None:
     """Print a document on the real standard output. With --json, `sys.stdout` is redirected to standard error."""
-    text = json.dumps(document, allow_nan=False)
-    sys.__stdout__.write(text + "\n")
-    sys.__stdout__.flush()
+    print(json.dumps(document, allow_nan=False), file=sys.__stdout__, flush=True)
 
 
 def print_json(name: str, rows: list[dict]) -> None:

@@ -55,24 +55,25 @@ class ScheduleFile:
 
     def writers(self, forecasts: Mapping[str, Forecast]) -> list[Callable[[], object]]:
         """Functions that write the file, or say that it was read. `forecasts`: by the text of the strategy."""
-        if self.path is None:
+        path, read = self.path, self.read
+        if path is None:
             return []
-        if self.writes:
-            return [lambda: self._write(forecasts.get(self.strategy))]
-        return [lambda: print(f"schedcast: {self.asked} followed the schedule in {self.path}: {_size(self.read)}", file=sys.stderr)]
+        if read is None:
+            return [lambda: self._write(path, forecasts.get(self.strategy))]
+        return [lambda: print(f"schedcast: {self.asked} followed the schedule in {path}: {_size(read)}", file=sys.stderr)]
 
-    def _write(self, forecast: Forecast | None) -> None:
+    def _write(self, path: Path, forecast: Forecast | None) -> None:
         """Write the schedule of a plan. Raises SchedcastError if there is none."""
         if forecast is None:
-            raise SchedcastError(f"--schedule {self.path} was not written: {self.asked} has no plan")
+            raise SchedcastError(f"--schedule {path} was not written: {self.asked} has no plan")
         if _orders_actions(self.asked, self.options):
             actions = schedule_of(forecast.plan)
             text, size = grid_csv.write(actions), _size(actions)
         else:
             order = Order.of(forecast.plan)
             text, size = order_csv.write(order), _size(order)
-        write_atomic(self.path, text)
-        print(f"schedcast: wrote the schedule of {self.asked} to {self.path}: {size}", file=sys.stderr)
+        write_atomic(path, text)
+        print(f"schedcast: wrote the schedule of {self.asked} to {path}: {size}", file=sys.stderr)
 
 
 def opened(path: Path | None, texts: Sequence[str], shared: Mapping[str, str]) -> ScheduleFile:

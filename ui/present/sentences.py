@@ -109,7 +109,8 @@ def _repeat_words(validation: Validation) -> list[str]:
 
 
 def _error(result: ValidationResult) -> float:
-    return result.predicted_step_s / result.measured_step_s - 1
+    predicted_s, measured_s = result.steps_s
+    return predicted_s / measured_s - 1
 
 
 def _drift_words(validation: Validation) -> list[str]:
@@ -139,12 +140,12 @@ def result_words(validation: Validation, result: ValidationResult) -> list[str]:
         sentences.append(_numerics(result.max_grad_error, result.max_param_error))
     if words := differing(result.semantics):
         sentences.append(f"Differs from plain training: {words}.")
-    if words := result.semantics.get("taken"):
-        sentences.append(f"Assumed: {words}.")
+    if taken := result.semantics.get("taken"):
+        sentences.append(f"Assumed: {taken}.")
     if words := division(result.semantics):
         sentences.append(f"Layers are divided by {words}.")
-    if words := result.semantics.get("checkpoint"):
-        sentences.append(f"Checkpointing: {words}.")
+    if checkpoint := result.semantics.get("checkpoint"):
+        sentences.append(f"Checkpointing: {checkpoint}.")
     if result.shares is not None:
         sentences.append(f"Predicted task time: {source_words(result.shares)}.")
     return sentences
@@ -207,7 +208,7 @@ def no_verdict_words(shares: Iterable[float | None], here: bool = True) -> list[
 
     `shares`: as `Prediction.measured_share`. `here`: whether measured costs are this machine's.
     """
-    low = [share for share in shares if not is_judged(share)]
+    low = [share for share in shares if share is not None and not is_judged(share)]
     if not low:
         return []
     share, place = units.percent(min(low), signed=False), "on this machine" if here else "for its profile"

@@ -69,13 +69,16 @@ def bars(
 
 
 def prediction_bars(prediction: Prediction) -> list[Bar]:
-    """The bars from the baseline to a strategy, which must have a waterfall."""
+    """The bars from the baseline to a strategy. Raises ValueError if it is not compared with the baseline."""
+    if prediction.baseline_step_s is None:
+        raise ValueError(f"{prediction.strategy} has no waterfall: the baseline was not predicted")
     return bars("baseline", prediction.baseline_step_s, prediction.waterfall, strategy_name(prediction.strategy), prediction.step_s)
 
 
 def measured_bars(result: ValidationResult) -> list[Bar]:
     """The bars from the predicted to the measured step of a strategy, which must have a waterfall."""
-    return bars("predicted", result.predicted_step_s, result.waterfall, "measured", result.measured_step_s)
+    predicted_s, measured_s = result.steps_s
+    return bars("predicted", predicted_s, result.waterfall, "measured", measured_s)
 
 
 def prediction_words(prediction: Prediction) -> list[str]:

@@ -61,7 +61,7 @@ def lower_bound(
         **needed_s,
         HOST: 0.0 if mode == GRAPH else _host(plan, machine, costs, dependencies, recipes),
     }
-    by = max(bounds, key=bounds.get)
+    by = max(bounds, key=bounds.__getitem__)
     return Bound(bounds[by], by)
 
 

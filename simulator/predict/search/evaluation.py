@@ -94,13 +94,20 @@ class Evaluation(Data):
         return self.simulated is not None and not self.simulated.why_not
 
     @property
+    def result(self) -> Simulated:
+        """What its simulation says. Raises ValueError if it was not simulated."""
+        if self.simulated is None:
+            raise ValueError(f"{self.text} was not simulated")
+        return self.simulated
+
+    @property
     def at_limit(self) -> bool:
         """Whether it fits with so little memory left that its step time is not known."""
-        return self.fits and any(need.at_limit for need in self.simulated.memories)
+        return self.fits and any(need.at_limit for need in self.result.memories)
 
     def draws(self) -> np.ndarray:
         """Draws of the step time in seconds for comparisons: with the error that is its strategy's own, which all its plans share."""
-        simulated = self.simulated
+        simulated = self.result
         own = shipped_speedup_discrepancy(self.strategy, simulated.kind, simulated.mode) if self.strategy != "baseline" else 0.0
         accuracy = simulated.guessed * speedup_accuracy(self.strategy) if self.strategy != "baseline" else 0.0
         return simulated.draws() * factors(f"steps of {strategies.family(self.strategy)}", hypot(own, accuracy))
@@ -108,7 +115,7 @@ class Evaluation(Data):
     @property
     def interval_s(self) -> Interval:
         """The 90 % interval of the step time, as `Forecast.interval_s`."""
-        simulated = self.simulated
+        simulated = self.result
         discrepancy = shipped_discrepancy(self.strategy, simulated.kind, simulated.mode)
         return step_interval(simulated, discrepancy, simulated.accuracy)
 
@@ -117,7 +124,7 @@ class Evaluation(Data):
         if self.refusal:
             return self
         for bound_s in (self.least_s, self.work_s):
-            if prunes(bound_s, most_s):
+            if bound_s is not None and prunes(bound_s, most_s):
                 return self.bounded(Bound(bound_s, DEPENDENCIES)).model_copy(update={"simulated": None})
         if prunes(self.bound_s, most_s):
             return self.model_copy(update={"simulated": None})
@@ -134,7 +141,7 @@ class Evaluation(Data):
     @property
     def known(self) -> Least | None:
         """What was known before it was planned."""
-        return Least(self.least_s, self.least_bytes) if self.least_s is not None else None
+        return None if self.least_s is None or self.least_bytes is None else Least(self.least_s, self.least_bytes)
 
 
 def prunes(bound_s: float | None, most_s: float | None) -> bool:

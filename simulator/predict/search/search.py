@@ -297,7 +297,7 @@ class _Evaluated:
 def _smaller(known: Iterable[Evaluation]) -> list[str]:
     """The candidates that were not simulated and may need the least memory, less than all that fit; at most `SMALLEST`."""
     known = list(known)
-    held = min((max(need.needed_bytes for need in each.simulated.memories) for each in known if each.fits), default=0)
+    held = min((max(need.needed_bytes for need in each.result.memories) for each in known if each.fits), default=0)
     pruned = [each for each in known if each.simulated is None and not each.refusal]
     needed = {each.text: each.planned_bytes or each.least_bytes or inf for each in pruned}
     smaller = sorted((each for each in pruned if needed[each.text] < held), key=lambda each: (needed[each.text], each.bound_s))
@@ -307,7 +307,7 @@ def _smaller(known: Iterable[Evaluation]) -> list[str]:
 def _most_s(text: str, known: Iterable[Evaluation]) -> float:
     """The bound in seconds above which a candidate is not simulated."""
     fitting = [each for each in known if each.fits and not each.at_limit]
-    return min((margin(each.strategy, split(text)[0]) * each.simulated.step_s for each in fitting), default=inf)
+    return min((margin(each.strategy, split(text)[0]) * each.result.step_s for each in fitting), default=inf)
 
 
 def margin(strategy: str, other: str) -> float:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tests.support.places import ROOT
 from tests.support.refusals import refused
 from traces.documents.gpu_report import VALIDATIONS, Fix, GpuReport, PartRecord
 from ui.commands import preflight as command
-from ui.preload import read_ahead
+from ui.preload import read_ahead, read_torch_ahead
 from ui.present import gpu_report as page
 
 GPUS = "tests.support.first_gpus"
@@ -166,6 +167,13 @@ def test_the_libraries_of_torch_are_read_ahead_whole(tmp_path, monkeypatch):
     assert asked == {"torch/lib/libtorch_cuda.so": 3 << 17, "nvidia/cudnn/lib/libcudnn.so.9": 1 << 17}
     monkeypatch.delattr(os, "posix_fadvise")
     read_ahead(tmp_path)
+
+
+def test_a_folder_called_torch_is_no_pytorch_to_read_ahead(tmp_path, monkeypatch):
+    (tmp_path / "torch").mkdir()
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    read_torch_ahead()
 
 
 def test_names_are_those_of_quick_probes():

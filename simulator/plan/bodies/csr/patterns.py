@@ -34,6 +34,11 @@ class Pattern:
         return 1.0 - self.nnz / (self.rows * self.cols)
 
     @property
+    def sources(self) -> np.ndarray:
+        """`source`, or the number of every entry."""
+        return np.arange(self.nnz, dtype=np.int32) if self.source is None else self.source
+
+    @property
     def bytes(self) -> int:
         """Bytes of the index arrays."""
         return self.indptr.nbytes + self.indices.nbytes + (0 if self.source is None else self.source.nbytes)
@@ -83,7 +88,7 @@ def kron(outer: Pattern, inner: Pattern, span: int) -> Pattern:
     of_outer += np.repeat(outer.indptr[row_outer], lengths)
     of_inner += np.repeat(inner.indptr[row_inner], lengths)
     indices = outer.indices[of_outer] * np.int32(inner.cols) + inner.indices[of_inner]
-    source = outer.source[of_outer] * np.int32(span) + inner.source[of_inner]
+    source = outer.sources[of_outer] * np.int32(span) + inner.sources[of_inner]
     return Pattern(outer.rows * inner.rows, outer.cols * inner.cols, indptr, indices, source)
 
 
@@ -131,8 +136,8 @@ def masked_convolution(
 ) -> Pattern:
     """The entries of `convolution` whose weight is kept. Built from the kept weights alone, because they are few."""
     plane = kron(height, width, kernel[1])
-    order = np.argsort(plane.source, kind="stable")  # entries of the plane by the weight that they multiply
-    begin = np.searchsorted(plane.source[order], np.arange(kernel[0] * kernel[1] + 1))
+    order = np.argsort(plane.sources, kind="stable")  # entries of the plane by the weight that they multiply
+    begin = np.searchsorted(plane.sources[order], np.arange(kernel[0] * kernel[1] + 1))
     kept = mask.kept((out_channels, channels // groups, *kernel))
     pair, place = np.divmod(kept, kernel[0] * kernel[1])
     out_channel, channel = np.divmod(pair, channels // groups)

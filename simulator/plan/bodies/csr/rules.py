@@ -245,10 +245,10 @@ class ConvolutionRule(WindowRule):
         """The entries of unmasked weights; `source` is an entry's flat position in the weight."""
         from simulator.plan.bodies.csr import patterns
 
-        geometry = (self.channels, self.out_channels, self.groups, *self.axes(), self.kernel)
-        if self.mask is None:
+        geometry, mask = (self.channels, self.out_channels, self.groups, *self.axes(), self.kernel), self.mask
+        if mask is None:
             return store.get(self, lambda: patterns.convolution(*geometry))
-        return store.get(self, lambda: patterns.masked_convolution(*geometry, self.mask))
+        return store.get(self, lambda: patterns.masked_convolution(*geometry, mask))
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,9 +286,9 @@ class LinearRule(SparseRule):
         """The unmasked weights; `source` is an entry's flat position in W."""
         from simulator.plan.bodies.csr import patterns
 
-        if self.mask is None:
+        if (mask := self.mask) is None:
             return store.get(self, lambda: patterns.blocks(1, self.rows, self.cols))
-        return store.get(self, lambda: patterns.linear(self.rows, self.cols, self.mask))
+        return store.get(self, lambda: patterns.linear(self.rows, self.cols, mask))
 
 
 Rule = ConvolutionRule | ElementwiseRule | MaxPoolRule | AveragePoolRule | AdaptiveAveragePoolRule | LinearRule
