@@ -27,13 +27,13 @@ COMPILE = $(RUN)/python -m compileall -qq -j 0
 # Compiled once, since tests start many processes, and Python may be set not to write what it compiles (PYTHONDONTWRITEBYTECODE).
 COMPILE_OWN = @$(COMPILE) traces simulator executors calibrate ui tests
 
-.PHONY: demo test test-all quick lint fuzz bench zoo papers pictures gpu-report gpu-first ui docs clean
+.PHONY: demo test test-all quick lint fuzz bench zoo papers pictures gpu-report ui docs clean
 
 demo: $(READY)
 	$(RUN)/schedcast demo $(ARGS)
 
 # On a machine with an NVIDIA GPU: make CONSTRAINTS=/dev/null gpu-report ARGS='--minutes 8', or with the torch that is there already and
-# without a network: make SYSTEM=1 gpu-first ARGS='--out DIR', which is python3 -m ui.commands.system_python gpu-first --out DIR
+# without a network: make SYSTEM=1 gpu-report ARGS='--quick --out DIR', which is python3 -m ui.commands.system_python gpu-report --quick --out DIR
 gpu-report gpu-first: $(if $(SYSTEM),,$(READY))
 	@$(if $(SYSTEM),$(IS_NEW),:)
 	$(ON_GPU) $@ $(ARGS)

@@ -71,6 +71,7 @@ SchedulePath = Annotated[
         metavar="FILE.csv",
         help="The order of the strategy's tasks (of a pipeline's actions, as torch.distributed.pipelining writes it): read if the file"
         " exists, else written.",
+        hidden=True,
     ),
 ]
 
@@ -93,6 +94,7 @@ ScaleText = Annotated[
         "--scale",
         metavar="FIGURE=FACTOR[,...]",
         help="Multiply figures of the machine: sms, flops, memory, launch (times), link; as in memory=2,launch=0.5.",
+        hidden=True,
     ),
 ]
 HostName = Annotated[
@@ -101,8 +103,24 @@ HostName = Annotated[
         "--host",
         metavar="pytorch|caffe",
         help="What issues the tasks of a named machine's GPUs: eager PyTorch, or a C++ program such as Caffe (about 3 us a launch).",
+        hidden=True,
     ),
 ]
+
+
+GpuName = Annotated[str, typer.Option(help="cuda or cuda:N.")]
+Resume = Annotated[bool, typer.Option("--resume/--no-resume", help="Keep the folder's results for this GPU, or replace them all.")]
+OnlyChecks = Annotated[list[str] | None, typer.Option(metavar="CHECK", help="With --quick: make this check alone, again; repeatable.")]
+Report = Annotated[bool, typer.Option("--report/--no-report", help="With --quick: measure models too, or make the checks alone.")]
+ScoringProcesses = Annotated[int | None, typer.Option(metavar="N", help="Predict in N processes. Default: one for each core.")]
+DocumentPath = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON document here (.json or .json.gz).")]
+Sample = Annotated[
+    int | None, typer.Option(metavar="N", help="Steps at most of a table with more than 500; it is sampled by models. Default: 60.")
+]
+#: The options of one layer's costs, and what two commands say of them.
+ONE_LAYER = "One layer, divided (deepa)"
+LAYER = "Name of a layer, such as classifier.1, or the papers' name of it, such as conv2 or fc6."
+INPUT_CONFIG = "Degrees of the layers that it reads. Default: images among all devices."
 
 
 def _reserve_stdout(wanted: bool) -> bool:
@@ -127,80 +145,6 @@ def schedcast(
     version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")] = False,
 ):
     """Declares the options that precede a command."""
-
-
-@app.command(cls=OnceCommand, rich_help_panel="List")
-def models(json: AsJson = False):
-    """List the built-in models."""
-    _commands("listing").models(json)
-
-
-@app.command(cls=OnceCommand, rich_help_panel="List")
-def strategies(
-    name: Annotated[
-        str | None, typer.Argument(autocompletion=job_options.complete_strategies, help="Show what the options of this strategy do.")
-    ] = None,
-    json: AsJson = False,
-):
-    """List the strategies and their options."""
-    _commands("listing").strategies(json, name)
-
-
-@app.command(cls=OnceCommand, rich_help_panel="List")
-def machines(json: AsJson = False):
-    """List the machines that schedcast can predict for."""
-    _commands("listing").machines(json)
-
-
-@app.command(cls=OnceCommand, rich_help_panel="List")
-def rules(
-    pairs: Annotated[
-        Path | None, typer.Argument(metavar="PAIRS.csv", help="Judge them on these pairs: change, before, after, and the job's options.")
-    ] = None,
-    json: AsJson = False,
-):
-    """List the what-if rules, each with its record: how right it was on pairs of steps that others measured.
-
-    With a file, judge your own: one pair a row, with the columns change (precision=amp, layout=nhwc, strategy=pytorch-graph, ...), before,
-    after, unit (ms, s or samples/s), and the options of schedcast predict for the job before the change (model, batch, machine, ...). A row
-    with a trace, recorded before the change, has a what-if rule as its change.
-    """
-    _commands("listing").rules(json, pairs)
-
-
-@app.command(cls=OnceCommand, rich_help_panel="List")
-def profiles(json: AsJson = False):
-    """List this machine's calibration profiles."""
-    _commands("listing").profiles(json)
-
-
-@app.command(cls=OnceCommand, rich_help_panel="Measure on this machine")
-@takes_job(memory_limit=False)
-def calibrate(
-    job: "Job",
-    placement: "Placement",
-    settings: list[str],
-    strategy: Strategies = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Profile to write or add to; default: this machine's.")] = None,
-    from_trace: Annotated[
-        Path | None, typer.Option("--from-trace", metavar="TRACE", help="Take the costs from a trace of torch.profiler instead.")
-    ] = None,
-    wait: Wait = 0.0,
-    json: AsJson = False,
-):
-    """Measure what a job's plans need on this machine, and add it to the machine's profile.
-
-    An interrupted calibration continues where it stopped: costs that are already in the profile are not measured again.
-
-    With [bold]--from-trace[/], a recorded trace of the job's training steps, on any NVIDIA GPU, becomes a profile of that GPU. Nothing
-    runs. The trace needs shapes (record_shapes=True). Give the model, batch, optimizer and precision that were recorded:
-
-      schedcast calibrate --from-trace trace.json.gz --model resnet50 --batch 32 --optimizer momentum:for -o v100.json
-    """
-    if from_trace is not None:
-        _commands("measuring").calibrate_from_trace(job, from_trace, strategy or [], output, json)
-    else:
-        _commands("measuring").calibrate(job, strategy or [], settings, output, placement, json, wait)
 
 
 @app.command(cls=OnceCommand, rich_help_panel="Predict")
@@ -231,6 +175,7 @@ def predict(
         typer.Option(
             "--calibrate/--no-calibrate",
             help="Measure missing costs on this machine first. Default: if its profile has under half of the time and it takes seconds.",
+            hidden=True,
         ),
     ] = None,
     measured: Annotated[
@@ -247,186 +192,19 @@ def predict(
       schedcast predict --model resnet50 --batch 32,64 --machine a100,h100 --strategy baseline --strategy backward-fusion
     """
     _commands("predicting").predict(
-        jobs, strategy or [], settings, profile, machine or [], placement, timeline, show_plan, json, schedule, calibration, measured
+        jobs,
+        texts=strategy or [],
+        pairs=settings,
+        profile=profile,
+        machines=machine or [],
+        placement=placement,
+        timeline=timeline,
+        show_plan=show_plan,
+        as_json=json,
+        schedule=schedule,
+        calibration=calibration,
+        measured=measured,
     )
-
-
-@app.command(cls=OnceCommand, rich_help_panel="Measure on this machine")
-@takes_job()
-def run(
-    job: "Job",
-    placement: "Placement",
-    settings: list[str],
-    strategy: Strategy = "baseline",
-    profile: ProfilePath = None,
-    steps: Annotated[int, typer.Option(help="Training steps to run.")] = 10,
-    beside: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="autograd|STRATEGY",
-            autocompletion=job_options.complete_strategies,
-            help="Also train by plain PyTorch or another strategy; repeatable.",
-        ),
-    ] = None,
-    lr_schedule: Annotated[
-        str | None,
-        typer.Option(metavar="ITERATION:RATE,...", help="Learning rates by phase, as in 0:0.1,300:0.01; --lr before the first."),
-    ] = None,
-    eval_every: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Measure accuracy every N steps (0: never). Default: some 20 times in 100 steps or more."),
-    ] = None,
-    seeds: Annotated[int, typer.Option(metavar="K", help="Train with K seeds, which give other initial parameters and batches.")] = 1,
-    target: Annotated[float | None, typer.Option(metavar="SHARE", help="Say when the test accuracy reaches this, such as 0.9.")] = None,
-    predict_on: Annotated[
-        str | None, typer.Option(metavar="MACHINE", help="Also draw the curves over the seconds predicted for this machine.")
-    ] = None,
-    metrics: Annotated[Path | None, typer.Option(help="Write step times, losses and peak memory to this JSON file.")] = None,
-    timeline: TimelinePath = None,
-    schedule: SchedulePath = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Write a folder with a page, a picture of the loss, and the JSON document of --metrics.")
-    ] = None,
-    wait: Wait = 0.0,
-    json: AsJson = False,
-):
-    """Train by a strategy's plan for real, and report its measured step time and its losses.
-
-    Built-in models with a data set (rnn_bitstream, gru_features, lenet5, vgg11, resnet20, ...) train on it; others repeat one batch.
-    With [bold]--beside[/], all curves train on the same batches, from the same parameters, in turns. After Ctrl-C, the steps that were
-    completed are still written.
-
-      schedcast run --model lenet5 --batch 64 --strategy backward-fusion --steps 500 --beside autograd --out training
-
-    Accuracy is measured on held-out samples, with the newest weights. Stale against plain training, and when each has 90 % right:
-
-      schedcast run --model resnet20 --image-size 16 --batch 32 --strategy stale-pipeline:on=simulated --beside autograd --steps 500 \
-        --seeds 3 --target 0.9 --predict-on 2xgtx1060 --out stale
-    """
-    from dataclasses import replace
-
-    goals = _commands("training").Goals(eval_every, seeds, target, predict_on)
-    job = replace(job, lr_schedule=lr_schedule)
-    places = metrics, timeline, out
-    _commands("training").run(job, strategy, settings, profile, steps, placement, beside or [], places, json, schedule, goals, wait)
-
-
-@app.command(cls=OnceCommand, rich_help_panel="Measure on this machine")
-@takes_job()
-def validate(
-    job: "Job",
-    placement: "Placement",
-    settings: list[str],
-    strategy: Strategies = None,
-    profile: ProfilePath = None,
-    calibration: Annotated[bool, typer.Option("--calibrate/--no-calibrate", help="Measure the plans' costs in the same rounds.")] = True,
-    schedule: SchedulePath = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Measure fewer rounds: faster, and less certain.")] = False,
-    timelines: Annotated[
-        bool,
-        typer.Option(
-            "--timelines/--no-timelines",
-            help="Compare every task's times, or step times alone. The latter saves the extra runs that time every task on a GPU, and most"
-            " of the time and space of --out: no timelines, no waterfalls.",
-        ),
-    ] = True,
-    out: Annotated[Path | None, typer.Option(help="Write a report folder: page, pictures, timelines, Perfetto traces.")] = None,
-    wait: Wait = 0.0,
-    json: AsJson = False,
-):
-    """Predict strategies, run them, and compare predicted with measured step times, and results with those of plain PyTorch.
-
-    Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's.
-    """
-    _commands("measuring").validate(
-        job, strategy or [], settings, profile, calibration, placement, out, json, quick, schedule, wait, timelines
-    )
-
-
-@app.command(cls=OnceCommand, rich_help_panel="Measure on this machine")
-def demo(
-    out: Annotated[Path, typer.Option(help="Report folder to write.")] = DEMO_REPORT,
-    wait: Wait = 0.0,
-    json: AsJson = False,
-):
-    """Validate two small models under every strategy on this machine, and write a report. Takes about two minutes."""
-    _commands("measuring").demo(out, json, wait)
-
-
-@app.command("gpu-report", cls=OnceCommand, rich_help_panel="Measure on this machine")
-def gpu_report(
-    minutes: Annotated[float, typer.Option(help="Approximate time to spend. What does not fit is listed and comes next time.")] = 8.0,
-    resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Keep the folder's results for this GPU, or replace them all.")
-    ] = True,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder to write. Default: traces/data/GPU in a checkout of the repository, else ./gpu-report-GPU.")
-    ] = None,
-    archive: Annotated[
-        Path | None, typer.Option(help="File to write the folder to as well, after every part. Default: with --out, DIR.tar.gz.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cuda or cuda:N.")] = "cuda:0",
-    models: Annotated[
-        list[str] | None, typer.Option(metavar="MODEL@BATCH", help="Measure this model instead of the usual five; repeatable.")
-    ] = None,
-    samples: Annotated[
-        bool, typer.Option("--samples", help="Keep every raw sample in files beside the profiles; these are large.")
-    ] = False,
-    json: AsJson = False,
-    wait: Wait = 0.0,
-):
-    """Measure this machine's NVIDIA GPU, and how well Schedcast predicts it, within a few minutes.
-
-    The report measures in this order: a step of plain PyTorch, without Schedcast; optimizer fusion and TurboDL on the first two models,
-    under autocast with fused AdamW, eager and in CUDA graphs; the checks of [bold]schedcast gpu-first[/]; a transformer; TF32, and steps
-    that wait for the host; every strategy and method; scans; partitions of the GPU; then the other models, and fp32 last. Each part is
-    written before the next begins, so that a run that is killed keeps what it has. Run the command again to continue where it stopped;
-    another patch of the GPU's driver does not matter.
-
-    The folder holds report.json, README.md (the tables), probes/, validations/ and the profiles. If it lies in traces/data/ of a
-    checkout, predictions with [bold]--machine[/] use its profiles for this GPU. A first look in two minutes:
-
-      schedcast gpu-report --minutes 2 --models lenet5@64 --out first-look
-
-    Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's, or when nothing could be measured.
-    """
-    read_torch_ahead()
-    _commands("preflight").gpu_report(minutes, resume, out, device, models or [], samples, json, archive, wait)
-
-
-@app.command("gpu-first", cls=OnceCommand, rich_help_panel="Measure on this machine")
-def gpu_first(
-    minutes: Annotated[float, typer.Option(help="Approximate time to spend. What does not fit is listed and comes next time.")] = 8.5,
-    resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Keep the folder's answers for this GPU, or replace them all.")
-    ] = True,
-    out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("gpu-first"),
-    archive: Annotated[
-        Path | None, typer.Option(help="File to write the folder to as well, after every check. Default: DIR.tar.gz.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cuda or cuda:N.")] = "cuda:0",
-    only: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Make this check alone, again; repeatable.")] = None,
-    report: Annotated[bool, typer.Option("--report/--no-report", help="Measure models too, or make the checks alone.")] = True,
-    json: AsJson = False,
-):
-    """Find out in less than ten minutes whether an NVIDIA GPU that never ran Schedcast before does what Schedcast assumes.
-
-    After a step of plain PyTorch it predicts and measures ResNet-50 and GPT-2, since nothing else says as much. Then come checks. Each
-    asks one question and runs in a process of its own, so that a crash or a hang ends one check alone: captures, events, updates,
-    attention, streams, profiler sessions, calibration, and numbers compared with plain PyTorch's. It goes on as
-    [bold]schedcast gpu-report[/] does, in the same order and into the same folder, until the time is over:
-
-      --minutes 10   the first models, the checks, a transformer, and ResNet-50 in TF32
-      --minutes 30   also small batches, every strategy and method, scans, and partitions of the GPU
-      --minutes 45   also the other models, channels-last, bf16 and fp32
-
-    Everything is written after every part, so that a call that is killed keeps what it has; the next call of either command with the
-    same --out continues. README.md in the folder begins with what to fix first.
-
-    Exit status 1 when a check found something else than Schedcast assumes, or failed; 2 when there is no GPU.
-    """
-    read_torch_ahead()
-    _commands("preflight").gpu_first(minutes, resume, out, archive, device, only or [], report, json)
 
 
 @app.command(cls=OnceCommand, rich_help_panel="Predict")
@@ -460,13 +238,16 @@ def search(
     verify: Annotated[
         int | None, typer.Option(metavar="K", help="Run the best K plans on this machine, and say how the ranking held.")
     ] = None,
-    calibration: Annotated[bool, typer.Option("--calibrate/--no-calibrate", help="With --verify: measure the plans' costs too.")] = True,
+    calibration: Annotated[
+        bool, typer.Option("--calibrate/--no-calibrate", help="With --verify: measure the plans' costs too.", hidden=True)
+    ] = True,
     quick: Annotated[bool, typer.Option("--quick", help="With --verify: measure fewer rounds: faster, and less certain.")] = False,
     processes: Annotated[int | None, typer.Option(metavar="N", help="Evaluate in N processes. Default: one for each core.")] = None,
     cluster: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Evaluate on the Dask cluster whose scheduler is there: tcp://HOST:8786.")
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Evaluate on the Dask cluster with this scheduler: tcp://HOST:8786.", hidden=True),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON document here (.json or .json.gz).")] = None,
+    out: DocumentPath = None,
     wait: Wait = 0.0,
     json: AsJson = False,
 ):
@@ -480,53 +261,22 @@ def search(
       schedcast search --model llama3:8b --batch 512 --machine 64xh100 --precision amp --strategy fsdp --strategy data-parallel
     """
     _commands("searching").search_plans(
-        job, strategy or [], tries, settings, profile, machine, placement, verify, calibration, quick, cluster, processes, out, json, wait
+        job,
+        texts=strategy or [],
+        tried=tries,
+        pairs=settings,
+        profile=profile,
+        machine_name=machine,
+        placement=placement,
+        verify=verify,
+        calibration=calibration,
+        quick=quick,
+        cluster=cluster,
+        processes=processes,
+        out=out,
+        as_json=json,
+        wait_s=wait,
     )
-
-
-@app.command(cls=OnceCommand, rich_help_panel="Predict")
-def scoreboard(
-    folder: Annotated[Path, typer.Argument(help="Folder with tables of measured steps: *.csv, *.csv.gz.")],
-    profile: Annotated[Path | None, typer.Option(help="A calibration, for the rows of its GPU. Default: presets.")] = None,
-    sample: Annotated[int, typer.Option(metavar="N", help="Rows at most of a table with more than 500; it is sampled by models.")] = 60,
-    processes: Annotated[int | None, typer.Option(metavar="N", help="Predict in N processes. Default: one for each core.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON document here (.json or .json.gz).")] = None,
-    json: AsJson = False,
-):
-    """Predict measured steps, yours or published ones, and say how right the predictions are, by source, GPU and family of models.
-
-    A table has one row for each step. Required columns: gpu (a machine's name, this-gpu, or the driver's name of the card), model, batch
-    and value_ms. Optional: image_or_seq, precision, layout, optimizer (NAME or NAME:FORM; none: no update was timed), source, what, note.
-    Rows that cannot be predicted are counted with the reason. What was predicted is kept, also after Ctrl-C.
-
-      schedcast scoreboard my_rows
-    """
-    _commands("scoring").score(folder, profile, sample, processes, out, json)
-
-
-@app.command("deepa-cost", cls=OnceCommand, rich_help_panel="Predict")
-@takes_job(memory_limit=False)
-def deepa_cost(
-    job: "Job",
-    placement: "Placement",
-    settings: list[str],
-    layer: Annotated[str, typer.Option(help="Name of a layer, such as classifier.1, or the papers' name of it, such as conv2 or fc6.")],
-    config: Annotated[list[str], typer.Option(metavar="n=16[,c=4,...]", help="Degrees in image, channel, height and width; repeatable.")],
-    input_config: Annotated[
-        str | None, typer.Option(metavar="n=16", help="Degrees of the layers that it reads. Default: images among all devices.")
-    ] = None,
-    machine: MachineName = None,
-    profile: ProfilePath = None,
-    json: AsJson = False,
-):
-    """Show what dividing one layer among devices costs, by the model of the DeePa paper and in bytes that really move.
-
-    The paper's model: transfers of whole inputs between layers that are divided differently, and of gradients and new weights for each
-    holder of weights, over one pipe that all devices share. Next to it are the bytes that a plan moves: what each worker needs of others.
-
-      schedcast deepa-cost --model alexnet --batch 512 --layer fc6 --machine k80x16 --config n=16 --config c=16 --config c=2
-    """
-    _commands("layer_costs").deepa_cost(job, settings, layer, config, input_config, machine, profile, placement, json)
 
 
 @app.command(cls=OnceCommand, rich_help_panel="Recorded runs")
@@ -573,6 +323,330 @@ def diff(
     _commands("replaying").diff(a, b, perfetto, out, json)
 
 
+@app.command(cls=OnceCommand, rich_help_panel="Measure on this machine")
+def demo(
+    out: Annotated[Path, typer.Option(help="Report folder to write.")] = DEMO_REPORT,
+    wait: Wait = 0.0,
+    json: AsJson = False,
+):
+    """Validate two small models under every strategy on this machine, and write a report. Takes about two minutes."""
+    _commands("measuring").demo(out, json, wait)
+
+
+@app.command(cls=OnceCommand, rich_help_panel="Measure on this machine")
+@takes_job(memory_limit=False)
+def calibrate(
+    job: "Job",
+    placement: "Placement",
+    settings: list[str],
+    strategy: Strategies = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Profile to write or add to; default: this machine's.")] = None,
+    from_trace: Annotated[
+        Path | None, typer.Option("--from-trace", metavar="TRACE", help="Take the costs from a trace of torch.profiler instead.")
+    ] = None,
+    wait: Wait = 0.0,
+    json: AsJson = False,
+):
+    """Measure what a job's plans need on this machine, and add it to the machine's profile.
+
+    An interrupted calibration continues where it stopped: costs that are already in the profile are not measured again.
+
+    With [bold]--from-trace[/], a recorded trace of the job's training steps, on any NVIDIA GPU, becomes a profile of that GPU. Nothing
+    runs. The trace needs shapes (record_shapes=True). Give the model, batch, optimizer and precision that were recorded:
+
+      schedcast calibrate --from-trace trace.json.gz --model resnet50 --batch 32 --optimizer momentum:for -o v100.json
+    """
+    if from_trace is not None:
+        _commands("measuring").calibrate_from_trace(job, trace=from_trace, strategies=strategy or [], output=output, as_json=json)
+    else:
+        _commands("measuring").calibrate(
+            job, texts=strategy or [], pairs=settings, output=output, placement=placement, as_json=json, wait_s=wait
+        )
+
+
+@app.command(cls=OnceCommand, rich_help_panel="Measure on this machine")
+@takes_job()
+def run(
+    job: "Job",
+    placement: "Placement",
+    settings: list[str],
+    strategy: Strategy = "baseline",
+    profile: ProfilePath = None,
+    steps: Annotated[int, typer.Option(help="Training steps to run.")] = 10,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="pytorch|STRATEGY",
+            autocompletion=job_options.complete_strategies,
+            help="Also train by plain PyTorch or another strategy; repeatable.",
+        ),
+    ] = None,
+    lr_schedule: Annotated[
+        str | None,
+        typer.Option(metavar="ITERATION:RATE,...", help="Learning rates by phase, as in 0:0.1,300:0.01; --lr before the first."),
+    ] = None,
+    eval_every: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Measure accuracy every N steps (0: never). Default: some 20 times in 100 steps or more."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(metavar="K", help="Train with K seeds, which give other initial parameters and batches.")] = 1,
+    target: Annotated[float | None, typer.Option(metavar="SHARE", help="Say when the test accuracy reaches this, such as 0.9.")] = None,
+    predict_on: Annotated[
+        str | None, typer.Option(metavar="MACHINE", help="Also draw the curves over the seconds predicted for this machine.")
+    ] = None,
+    metrics: Annotated[Path | None, typer.Option(help="Write step times, losses and peak memory to this JSON file.")] = None,
+    timeline: TimelinePath = None,
+    schedule: SchedulePath = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write a folder with a page, a picture of the loss, and the JSON document of --metrics.")
+    ] = None,
+    wait: Wait = 0.0,
+    json: AsJson = False,
+):
+    """Train by a strategy's plan for real, and report its measured step time and its losses.
+
+    Built-in models with a data set (rnn_bitstream, gru_features, lenet5, vgg11, resnet20, ...) train on it; others repeat one batch.
+    With [bold]--beside[/], all curves train on the same batches, from the same parameters, in turns. After Ctrl-C, the steps that were
+    completed are still written.
+
+      schedcast run --model lenet5 --batch 64 --strategy backward-fusion --steps 500 --beside pytorch --out training
+
+    Accuracy is measured on held-out samples, with the newest weights. Stale against plain training, and when each has 90 % right:
+
+      schedcast run --model resnet20 --image-size 16 --batch 32 --strategy stale-pipeline:on=simulated --beside pytorch --steps 500 \
+        --seeds 3 --target 0.9 --predict-on 2xgtx1060 --out stale
+    """
+    from dataclasses import replace
+
+    goals = _commands("training").Goals(eval_every, seeds, target, predict_on)
+    job = replace(job, lr_schedule=lr_schedule)
+    _commands("training").run(
+        job,
+        text=strategy,
+        pairs=settings,
+        profile_path=profile,
+        steps=steps,
+        placement=placement,
+        beside=beside or [],
+        places=(metrics, timeline, out),
+        as_json=json,
+        schedule=schedule,
+        goals=goals,
+        wait_s=wait,
+    )
+
+
+@app.command(cls=OnceCommand, rich_help_panel="Measure on this machine")
+@takes_job()
+def validate(
+    job: "Job",
+    placement: "Placement",
+    settings: list[str],
+    strategy: Strategies = None,
+    profile: ProfilePath = None,
+    calibration: Annotated[bool, typer.Option("--calibrate/--no-calibrate", help="Measure the plans' costs in the same rounds.")] = True,
+    schedule: SchedulePath = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure fewer rounds: faster, and less certain.")] = False,
+    timelines: Annotated[
+        bool,
+        typer.Option(
+            "--timelines/--no-timelines",
+            help="Compare every task's times, or step times alone. The latter saves the extra runs that time every task on a GPU, and most"
+            " of the time and space of --out: no timelines, no waterfalls.",
+        ),
+    ] = True,
+    out: Annotated[Path | None, typer.Option(help="Write a report folder: page, pictures, timelines, Perfetto traces.")] = None,
+    wait: Wait = 0.0,
+    json: AsJson = False,
+):
+    """Predict strategies, run them, and compare predicted with measured step times, and results with those of plain PyTorch.
+
+    Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's.
+    """
+    _commands("measuring").validate(
+        job,
+        texts=strategy or [],
+        pairs=settings,
+        profile_path=profile,
+        calibration=calibration,
+        placement=placement,
+        out=out,
+        as_json=json,
+        quick=quick,
+        schedule=schedule,
+        wait_s=wait,
+        timelines=timelines,
+    )
+
+
+@app.command("gpu-report", cls=OnceCommand, rich_help_panel="Measure on this machine")
+def gpu_report(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A GPU that never ran Schedcast: two models, then checks of what Schedcast assumes.")
+    ] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Approximate time to spend. What does not fit is listed and comes next time. Default: 8; with --quick 8.5."),
+    ] = None,
+    resume: Resume = True,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write. Default: traces/data/GPU in a checkout, else ./gpu-report-GPU; with --quick, ./gpu-report."),
+    ] = None,
+    archive: Annotated[
+        Path | None,
+        typer.Option(help="File to write the folder to as well, after every part. Default: with --out or --quick, DIR.tar.gz."),
+    ] = None,
+    device: GpuName = "cuda:0",
+    only: OnlyChecks = None,
+    report: Report = True,
+    models: Annotated[
+        list[str] | None, typer.Option(metavar="MODEL@BATCH", help="Measure this model instead of the usual five; repeatable.")
+    ] = None,
+    samples: Annotated[
+        bool, typer.Option("--samples", help="Keep every raw sample in files beside the profiles; these are large.")
+    ] = False,
+    json: AsJson = False,
+    wait: Wait = 0.0,
+):
+    """Measure this machine's NVIDIA GPU, and how well Schedcast predicts it, within a few minutes.
+
+    The report measures in this order: a step of plain PyTorch, without Schedcast; ResNet-50 and GPT-2 with optimizer fusion and TurboDL,
+    under autocast with fused AdamW, eager and in CUDA graphs; checks; a transformer; TF32, and steps that wait for the host; every
+    strategy and method; scans; partitions of the GPU; then the other models, and fp32 last. Each check asks one question and runs in a
+    process of its own, so that a crash or a hang ends one check alone. Each part is written before the next begins, so that a run that is
+    killed keeps what it has. Run the command again with the same --out to continue; another patch of the GPU's driver does not matter.
+
+    With [bold]--quick[/], the exit status and README.md say first whether a GPU that never ran Schedcast does what Schedcast assumes:
+
+      --minutes 10   the first models, the checks, a transformer, and ResNet-50 in TF32
+      --minutes 30   also small batches, every strategy and method, scans, and partitions of the GPU
+      --minutes 45   also the other models, channels-last, bf16 and fp32
+
+    The folder holds report.json, README.md (the tables), probes/, validations/ and the profiles. If it lies in traces/data/ of a
+    checkout, predictions with [bold]--machine[/] use its profiles for this GPU.
+
+    Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's, or when nothing could be measured; with --quick, when
+    a check found something else than Schedcast assumes, or failed. 2 when there is no GPU.
+    """
+    read_torch_ahead()
+    _commands("preflight").gpu_report(
+        minutes=(8.5 if quick else 8.0) if minutes is None else minutes,
+        resume=resume,
+        out=out or (Path("gpu-report") if quick else None),
+        archive=archive,
+        device=device,
+        models=models or [],
+        samples=samples,
+        quick=quick,
+        only=only or [],
+        report=report,
+        as_json=json,
+        wait_s=wait,
+    )
+
+
+@app.command(cls=OnceCommand, rich_help_panel="Papers and measured steps")
+@takes_job(memory_limit=False, optional=True)
+def reproduce(
+    job: "Job | None",
+    placement: "Placement",
+    settings: list[str],
+    paper: Annotated[str | None, typer.Argument(metavar="PAPER", help="A paper's name, or all. Without it, the papers are listed.")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Also run the experiments that this machine can run.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write a folder with a page, pictures and the JSON document.")] = None,
+    layer: Annotated[
+        str | None,
+        typer.Option(help=f"{LAYER} --config says how it is divided.", rich_help_panel=ONE_LAYER),
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="n=16[,c=4,...]",
+            help="Degrees in image, channel, height and width; repeatable. Default: those of the paper's table 2.",
+            rich_help_panel=ONE_LAYER,
+        ),
+    ] = None,
+    input_config: Annotated[
+        str | None,
+        typer.Option(metavar="n=16", help=INPUT_CONFIG, rich_help_panel=ONE_LAYER),
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(autocompletion=job_options.complete_machines, help="With --layer. Default: the paper's.", rich_help_panel=ONE_LAYER),
+    ] = None,
+    profile: Annotated[Path | None, typer.Option(help="A calibration, with --layer.", rich_help_panel=ONE_LAYER)] = None,
+    json: AsJson = False,
+    wait: Wait = 0.0,
+):
+    """Predict what a paper published, for the GPU that it used, and compare published with predicted.
+
+    Predictions use the model, the GPU's data sheet and the committed table of kernel efficiencies; nothing is calibrated, and no GPU is
+    needed. No figure of the paper enters its own predictions, with two exceptions: for bppsa, six launch constants are fitted to the
+    paper's table 4, and the report shows both the fit and predictions from a fit to shorter sequences alone; for deepa, one number of table
+    2 says how fast the pipe of its 16 GPUs is. Each claim of the paper is judged by the predictions: it holds, does not hold (with a likely
+    reason), or cannot be judged. The first run takes a few minutes.
+
+    Tables, pictures and the JSON document in one folder:
+
+      schedcast reproduce fusion --out fusion
+
+    What dividing one layer among devices costs, by the model of the DeePa paper and in bytes that really move (the paper's job, or that of
+    --model, --batch and the options of --help-all):
+
+      schedcast reproduce deepa --layer fc6 --config n=16 --config c=2
+
+    Exit status 1 when a plan that --measure ran gives other gradients or parameters than plain PyTorch.
+    """
+    if layer is None and job is None and not (config or input_config or machine or profile):
+        _commands("reproducing").reproduction(paper, measure=measure, out=out, as_json=json, wait_s=wait)
+        return
+    _commands("layer_costs").of_paper(
+        paper,
+        job,
+        layer=layer,
+        settings=settings,
+        configs=config or [],
+        input_config=input_config,
+        machine_name=machine,
+        profile=profile,
+        placement=placement,
+        as_json=json,
+        left=["--measure"] * measure + ["--out"] * (out is not None),
+    )
+
+
+@app.command(cls=OnceCommand, rich_help_panel="Papers and measured steps")
+def judge(
+    tables: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="TABLE...", help="Files or folders of steps, or files of pairs: *.csv, *.csv.gz."),
+    ] = None,
+    profile: Annotated[Path | None, typer.Option(help="A calibration, for the steps of its GPU. Default: presets.")] = None,
+    sample: Sample = None,
+    processes: ScoringProcesses = None,
+    out: DocumentPath = None,
+    json: AsJson = False,
+):
+    """Judge predictions by what was measured: steps, or pairs of steps before and after one change.
+
+    A table of steps has one row for each step, and the answer is how right predictions are by source, GPU and family of models. Required
+    columns: gpu (a machine's name, this-gpu, or the driver's name of the card), model, batch and value_ms. Optional: image_or_seq,
+    precision, layout, optimizer (NAME or NAME:FORM; none: no update was timed), source, what, note. Rows that cannot be predicted are
+    counted with the reason. What was predicted is kept, also after Ctrl-C.
+
+    A table of pairs has one pair a row, with the columns change (precision=amp, layout=nhwc, strategy=pytorch-graph, ...), before, after,
+    unit (ms, s or samples/s), and the options of schedcast predict for the job before the change (model, batch, machine, ...). A row with
+    a trace, recorded before the change, has a what-if rule as its change.
+
+    Without a table: the what-if rules, each with its record on pairs of steps that others measured.
+
+      schedcast judge my_steps
+      schedcast judge pairs.csv
+    """
+    _commands("scoring").judge(tables or [], profile=profile, sample=sample, processes=processes, out=out, as_json=json)
+
+
 @app.command(cls=OnceCommand, rich_help_panel="Show")
 def report(
     places: Annotated[
@@ -598,31 +672,6 @@ def report(
     _commands("reporting").report(places, out, title, json)
 
 
-@app.command(cls=OnceCommand, rich_help_panel="Predict")
-def reproduce(
-    paper: Annotated[str | None, typer.Argument(metavar="PAPER", help="A paper's name, or all. Without it, the papers are listed.")] = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Also run the experiments that this machine can run.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write a folder with a page, pictures and the JSON document.")] = None,
-    json: AsJson = False,
-    wait: Wait = 0.0,
-):
-    """Predict what a paper published, for the GPU that it used, and compare published with predicted.
-
-    Predictions use the model, the GPU's data sheet and the committed table of kernel efficiencies; nothing is calibrated, and no GPU is
-    needed. No figure of the paper enters its own predictions, with two exceptions: for bppsa, six launch constants are fitted to the
-    paper's table 4, and the report shows both the fit and predictions from a fit to shorter sequences alone; for deepa, one number of table
-    2 says how fast the pipe of its 16 GPUs is. Each claim of the paper is judged by the predictions: it holds, does not hold (with a likely
-    reason), or cannot be judged. The first run takes a few minutes.
-
-    Tables, pictures and the JSON document in one folder:
-
-      schedcast reproduce fusion --out fusion
-
-    Exit status 1 when a plan that --measure ran gives other gradients or parameters than plain PyTorch.
-    """
-    _commands("reproducing").reproduction(paper, measure, out, json, wait)
-
-
 @app.command(cls=OnceCommand, rich_help_panel="Show")
 def ui(
     reports: Annotated[list[Path] | None, typer.Argument(help="Report folders to offer, in addition to those in the data folder.")] = None,
@@ -636,6 +685,127 @@ def ui(
     """
     written = [DEMO_REPORT] if (DEMO_REPORT / "report.json").is_file() else []
     _commands("serving").serve(port, reports or written, trace or [], model or [])
+
+
+@app.command(cls=OnceCommand, rich_help_panel="Show")
+def mcp(
+    model: Annotated[
+        list[str] | None, typer.Option("--model", help="Your own model, FILE.py:FACTORY, which agents may name; repeatable.")
+    ] = None,
+):
+    """Answer agents: predict, search, replay and diff as tools of the Model Context Protocol, on standard input and output.
+
+    Built-in models and those of torchvision, timm and transformers can be named; no other code runs, unless --model names it.
+    """
+    from ui.api.agents import serve
+
+    serve(model or [])
+
+
+@app.command(cls=OnceCommand, rich_help_panel="List")
+def models(json: AsJson = False):
+    """List the built-in models."""
+    _commands("listing").models(json)
+
+
+@app.command(cls=OnceCommand, rich_help_panel="List")
+def strategies(
+    name: Annotated[
+        str | None, typer.Argument(autocompletion=job_options.complete_strategies, help="Show what the options of this strategy do.")
+    ] = None,
+    json: AsJson = False,
+):
+    """List the strategies and their options."""
+    _commands("listing").strategies(json, name)
+
+
+@app.command(cls=OnceCommand, rich_help_panel="List")
+def machines(json: AsJson = False):
+    """List the machines that schedcast can predict for."""
+    _commands("listing").machines(json)
+
+
+@app.command(cls=OnceCommand, rich_help_panel="List")
+def profiles(json: AsJson = False):
+    """List this machine's calibration profiles."""
+    _commands("listing").profiles(json)
+
+
+# Earlier names of commands, for scripts that call them. Help does not list them.
+
+
+@app.command("gpu-first", cls=OnceCommand, hidden=True)
+def gpu_first(
+    minutes: float = 8.5,
+    resume: Resume = True,
+    out: Path = Path("gpu-first"),
+    archive: Path | None = None,
+    device: GpuName = "cuda:0",
+    only: OnlyChecks = None,
+    report: Report = True,
+    json: AsJson = False,
+):
+    """An earlier name of [bold]schedcast gpu-report --quick[/]."""
+    read_torch_ahead()
+    _commands("preflight").gpu_report(
+        minutes=minutes,
+        resume=resume,
+        out=out,
+        archive=archive,
+        device=device,
+        models=[],
+        samples=False,
+        quick=True,
+        only=only or [],
+        report=report,
+        as_json=json,
+    )
+
+
+@app.command("deepa-cost", cls=OnceCommand, hidden=True)
+@takes_job(memory_limit=False)
+def deepa_cost(
+    job: "Job",
+    placement: "Placement",
+    settings: list[str],
+    layer: Annotated[str, typer.Option(help=LAYER)],
+    config: Annotated[list[str], typer.Option(metavar="n=16[,c=4,...]")],
+    input_config: Annotated[str | None, typer.Option(metavar="n=16", help=INPUT_CONFIG)] = None,
+    machine: MachineName = None,
+    profile: ProfilePath = None,
+    json: AsJson = False,
+):
+    """An earlier name of [bold]schedcast reproduce deepa --layer[/]."""
+    _commands("layer_costs").deepa_cost(
+        job,
+        settings=settings,
+        layer=layer,
+        configs=config,
+        input_config=input_config,
+        machine_name=machine,
+        profile=profile,
+        placement=placement,
+        as_json=json,
+    )
+
+
+@app.command(cls=OnceCommand, hidden=True)
+def rules(pairs: Annotated[Path | None, typer.Argument(metavar="PAIRS.csv")] = None, json: AsJson = False):
+    """An earlier name of [bold]schedcast judge[/], for pairs."""
+    _commands("listing").rules(json, [] if pairs is None else [pairs])
+
+
+@app.command(cls=OnceCommand, hidden=True)
+def scoreboard(
+    folder: Path,
+    profile: Path | None = None,
+    sample: Sample = None,
+    processes: ScoringProcesses = None,
+    out: DocumentPath = None,
+    json: AsJson = False,
+):
+    """An earlier name of [bold]schedcast judge[/], for a folder of steps."""
+    _commands("scoring").score([folder], profile=profile, sample=sample, processes=processes, out=out, as_json=json)
 
 
 def _commands(name: str) -> ModuleType:
@@ -657,21 +827,6 @@ def _show_progress(log: "logging.Logger") -> None:
 
     log.setLevel(logging.INFO)
     log.addFilter(show)
-
-
-@app.command(cls=OnceCommand, rich_help_panel="Show")
-def mcp(
-    model: Annotated[
-        list[str] | None, typer.Option("--model", help="Your own model, FILE.py:FACTORY, which agents may name; repeatable.")
-    ] = None,
-):
-    """Answer agents: predict, search, replay and diff as tools of the Model Context Protocol, on standard input and output.
-
-    Built-in models and those of torchvision, timm and transformers can be named; no other code runs, unless --model names it.
-    """
-    from ui.api.agents import serve
-
-    serve(model or [])
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ class Option:
     `help`: on the command line; empty if it is no option of every command with a job. `flag`: the name of the option and in links, if not
     the field's. `also`: another name on the command line. `label`, `about`, `empty`: the name of its control in the app, what is said of
     it, and what it shows while it is empty; without a label, the app has no ordinary control for it. `words`: a value in a sentence;
-    `always`: also if it is as usual.
+    `always`: also if it is as usual. `rare`: whether only --help-all shows it.
     """
 
     help: str = ""
@@ -46,6 +46,7 @@ class Option:
     empty: str = ""
     words: Callable[[Any], str] | None = None
     always: bool = False
+    rare: bool = False
     name: str = ""
     kind: Any = str
     default: Any = None
@@ -87,8 +88,8 @@ class JobRequest:
 
     model: str = _option(
         MISSING,
-        "Built-in name (resnet50, llama3:8b, ...), a language model by its sizes (lm:form=llama,layers=16,d_model=2048,heads=32),"
-        " FILE.py:FACTORY, PACKAGE.MODULE:FACTORY, torchvision:, timm: or hf:NAME. `schedcast models` lists the built-in ones.",
+        "Built-in name (resnet50, llama3:8b, ...; see schedcast models), a language model by its sizes"
+        " (lm:form=llama,layers=16,d_model=2048,heads=32), FILE.py:FACTORY, PACKAGE.MODULE:FACTORY, torchvision:, timm: or hf:NAME.",
         JOB,
     )
     batch: int | None = _option(None, "Samples per step, all microbatches together. Default: a usual number.", JOB, words="batch {}".format)
@@ -98,10 +99,10 @@ class JobRequest:
     )  # fmt: skip
     optimizer: str = _option("momentum", "NAME[:for|foreach|fused], such as adam:fused.", JOB, label="Optimizer", words=str, always=True)
     form: str = _option("foreach", group=JOB, label="Form of the update")
-    lr: float | None = _option(None, "Learning rate; by default, the optimizer's own.", JOB)
+    lr: float | None = _option(None, "Learning rate; by default, the optimizer's own.", JOB, rare=True)
     clip_norm: float | None = _option(
         None, "Clip gradients to this global norm.", JOB, label="Clip gradients to the norm", empty="no clipping",
-        words="norm at most {:g}".format,
+        words="norm at most {:g}".format, rare=True,
     )  # fmt: skip
     accumulate: int = _option(
         1, "Microbatches per update; must divide the batch.", JOB, label="Microbatches per update", about="gradient accumulation",
@@ -111,7 +112,8 @@ class JobRequest:
         "parts",
         "The loss over microbatches and devices: parts (the mean of the mean of each) or batch (one mean over all targets that count, which"
         " are counted before the forward, for losses that skip or weigh targets).",
-        JOB, label="Mean of the loss", words="mean over the {}".format, about="batch: one mean over all targets that are not skipped",
+        JOB, label="Mean of the loss", words="mean over the {}".format,
+        about="batch: one mean over all targets that are not skipped", rare=True,
     )  # fmt: skip
     precision: str = _option(
         "default",
@@ -124,14 +126,14 @@ class JobRequest:
         "none",
         "Activation checkpointing: none, full (each block keeps what it reads), selective (and attention and every second product), or"
         " budget:SIZE, such as budget:70GiB, for the activations of a microbatch.",
-        JOB, "none|full|selective|budget:SIZE", label="Activation checkpointing", words="checkpointing {}".format,
+        JOB, "KIND", label="Activation checkpointing", words="checkpointing {}".format,
         about="none, full, selective, or budget:SIZE such as budget:70GiB: backward repeats forward ops instead of keeping their results",
     )  # fmt: skip
     attention: str = _option(
         "pytorch", "Kernel of attention in 16 bits on a GPU: pytorch (the one that PyTorch chooses) or cudnn.", JOB, label="Attention",
-        words="attention by {}".format, about="cudnn: cuDNN's kernels, which TransformerEngine runs too",
+        words="attention by {}".format, about="cudnn: cuDNN's kernels, which TransformerEngine runs too", rare=True,
     )  # fmt: skip
-    layout: str = _option("nchw", "nchw or nhwc.", JOB, label="Layout of images", words=str)
+    layout: str = _option("nchw", "nchw or nhwc.", JOB, label="Layout of images", words=str, rare=True)
     mode: str = _option("eager", "eager, or graph (CUDA graphs).", DEVICES, label="Mode", about="graph: CUDA graphs, on a GPU", words=str)
     device: str = _option("cpu", "cpu, cuda or cuda:N.", DEVICES)
     machine: str = _option("this-cpu", words="on {}".format, always=True)
@@ -141,14 +143,14 @@ class JobRequest:
     )  # fmt: skip
     partition: int | None = _option(
         None, "Split one GPU into P partitions, each a device; the baseline still uses the whole GPU.", DEVICES, "P",
-        label="Parts of one GPU", empty="1: the GPU is not split", words="split into {}".format,
+        label="Parts of one GPU", empty="1: the GPU is not split", words="split into {}".format, rare=True,
     )  # fmt: skip
     link: str = _option(
         "alias",
         "How groups of CPU cores exchange data: in shared memory, or by copies at a stated rate. With blocking (for a named machine, by"
         " itself) receives hold their stream until the sender arrives, as NCCL's do; with late, they are also posted last.",
         DEVICES, "alias|copy[:GB/s][,blocking|,late]", label="Link between groups of CPU cores", words="link {}".format,
-        about="alias, copy, or copy:GB/s such as copy:0.5; with ,blocking behind it, receives block as NCCL's do",
+        about="alias, copy, or copy:GB/s such as copy:0.5; with ,blocking behind it, receives block as NCCL's do", rare=True,
     )  # fmt: skip
     memory_limit: float | None = _option(
         None,
@@ -160,7 +162,9 @@ class JobRequest:
         words="issued by {}".format,
     )  # fmt: skip
     scale: str = _option("", words="with {}".format)
-    settings: tuple[str, ...] = _option((), "OPTION=VALUE for every strategy that has the option; repeatable.", flag="set", words=",".join)
+    settings: tuple[str, ...] = _option(
+        (), "OPTION=VALUE for every strategy that has the option; repeatable.", flag="set", words=",".join, rare=True
+    )
     strategies: tuple[str, ...] = _option((), flag="strategy")
     tries: tuple[str, ...] = _option((), flag="try", words=lambda texts: "trying " + ", ".join(texts))
 

@@ -110,7 +110,9 @@ class Processes:
         try:
             reply = self._exchange(_OPENING_S + wait_s, (QUIET, wait_s, 0.0), show)
         except (EOFError, OSError) as error:
-            raise SchedcastError("the GPU could not be opened; schedcast gpu-first --out DIR keeps what its process says") from error
+            raise SchedcastError(
+                "the GPU could not be opened; schedcast gpu-report --quick --out DIR keeps what its process says"
+            ) from error
         finally:
             self.close()
         if "unusable" in reply:

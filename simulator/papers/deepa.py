@@ -44,6 +44,8 @@ SERVER = "distributed"
 BATCH, PER_GPU = 512, 32
 #: Section 7.3: one node, and four.
 NODE, NODES = "p100x4", "4xp100x4"
+#: The job of table 2, which divides its layer fc6.
+LAYER_JOB = "alexnet", BATCH
 #: The configurations of fc6: those of table 2, the one that was chosen (section 7.1.2), and others between them.
 FC6 = (Configuration(n=16), *(Configuration(c=c) for c in (16, 2, 4, 8)), Configuration())
 MIB = 2**20
@@ -145,7 +147,7 @@ def _divided(model: str, steps: Steps) -> Divided | Refusal:
 
 def _fc6() -> list[LayerCost]:
     """Return what the configurations of the first linear layer of AlexNet cost."""
-    job = Job("alexnet", BATCH)
+    job = Job(*LAYER_JOB)
     target = preset_target(job, PAPER.machine)
     machine, model = target.machine, target.costs
     network = LayerNetwork(job.graph())

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.pairs [--write] [--rows] [RULE...]
 
-`--write` puts the records into `simulator/predict/rule_records.json`, which `schedcast rules` shows. Run it after any change of costs, of
+`--write` puts the records into `simulator/predict/rule_records.json`, which `schedcast judge` shows. Run it after any change of costs, of
 machines or of the engine; two processes take some minutes. `--rows` also prints every pair. With names of rules, only these are judged and
 printed, and nothing is written. Then no intervals are scored: they would follow from the pairs of the other rules (`judgments`).
 """

@@ -1,6 +1,6 @@
 """Published steps and speed-ups beside what presets predict for them: python -m tests.benchmarks.published [--write]
 
-`schedcast scoreboard` does the same for tables of measured steps. `--write` puts the predictions into `simulator/predict/published.json`,
+`schedcast judge` does the same for tables of measured steps. `--write` puts the predictions into `simulator/predict/published.json`,
 from which the accuracy of presets is computed. Run it after any change of the table of efficiencies, of the machines or of the engine. The
 last lines score the intervals: nine of ten published figures should lie in them.
 """

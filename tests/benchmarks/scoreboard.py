@@ -20,7 +20,7 @@ def main() -> None:
     if folder is None:
         print("no public measurements beside the repository; set SCHEDCAST_SHARED")
         return
-    document = scored(folder, elsewhere=lambda row: "" if row.strategy == "pytorch" else ELSEWHERE).model_copy(update={"steps": ()})
+    document = scored([folder], elsewhere=lambda row: "" if row.strategy == "pytorch" else ELSEWHERE).model_copy(update={"steps": ()})
     document.save(scoreboard_file())
     write_atomic(PAGE, page(document))
 

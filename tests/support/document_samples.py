@@ -115,7 +115,7 @@ def use_profile(path: Path) -> None:
 
 
 def use_gpu_report(path: Path) -> None:
-    """Load a GPU report, also one of an older gpu-first, and write its page."""
+    """Load a GPU report, also one of an earlier command, and write its page."""
     document = GpuReport.load(path)
     gpu_reports.readme(document, {"lenet5": validation(result())})
     printed(*map(gpu_reports.part_line, document.parts), document.well, *fix_first(document.parts))
@@ -219,7 +219,7 @@ def _gpu_report() -> GpuReport:
     )  # fmt: skip
 
 
-#: As gpu-first wrote it before it and gpu-report were one.
+#: As an earlier command wrote it.
 _GPU_FIRST = {
     "schema": "schedcast.gpu_first/1", "fix_first": ["mend it (events)"], "date": "2026-01-01",
     "device": {"name": "NVIDIA H100", "driver": "580.1"}, "versions": {"torch": "2.13.0"}, "minutes": 9.0, "seconds": 400.0,

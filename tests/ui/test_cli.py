@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,12 +26,15 @@ from ui.request import DECLARED, JobRequest
 TINY = SUPPORT / "user_models" / "tied_cnn.py"
 JOB = ("--model", "lenet5", "--batch", 4)
 COMMANDS = (
-    "models", "strategies", "machines", "rules", "profiles", "calibrate", "predict", "run", "validate", "demo", "reproduce", "replay",
-    "diff", "report", "scoreboard", "ui", "mcp",
+    "predict", "search", "replay", "diff", "demo", "calibrate", "run", "validate", "gpu-report", "reproduce", "judge", "report", "ui",
+    "mcp", "models", "strategies", "machines", "profiles",
 )  # fmt: skip
 STRATEGIES = ("baseline", "backward-fusion", "forward-fusion", "turbodl")
 
 PREDICTED = PREDICTION | {"model", "batch", "machine"}
+
+#: Earlier names of commands, which scripts call.
+ALIASES = ("gpu-first", "deepa-cost", "rules", "scoreboard")
 
 #: Quantities that may be null in a complete document.
 UNKNOWN = {"largest_batch", "image_size", "mfu", "reserved_bytes"}
@@ -69,11 +73,28 @@ def profile(schedcast) -> Path:
 
 @pytest.mark.thorough
 def test_help_of_every_command(schedcast):
-    for command in COMMANDS:
+    for command in (*COMMANDS, *ALIASES):
         shown = schedcast.call(command, "--help")
         assert (shown.status, shown.err) == (0, "")
         assert f"schedcast {command}" in shown.out
     assert schedcast.call().out == schedcast.call("--help").out
+
+
+def test_help_lists_the_commands_in_the_order_of_use(schedcast):
+    """Earlier names go on working, unlisted."""
+    listed = re.findall(r"^│ ([a-z]\S*) ", schedcast.call("--help").out, re.MULTILINE)
+    assert tuple(listed) == COMMANDS
+
+
+@pytest.mark.parametrize("command", ["predict", "search", "validate", "run", "calibrate", "reproduce"])
+def test_help_leaves_rare_options_to_help_all(schedcast, command):
+    """Both name no option twice; what --help leaves out is accepted all the same."""
+    shown = (schedcast.call(command, flag).out for flag in ("--help", "--help-all"))
+    short, whole = (re.findall(r"^│ +(?:\* +)?(--[\w-]+)", text, re.MULTILINE) for text in shown)
+    assert {"--model", "--batch", "--help-all"} <= set(short)
+    assert set(short) < set(whole)
+    assert {"--loss-mean", "--link", "--attention", "--set"} <= set(whole) - set(short)
+    assert len(whole) == len(set(whole))
 
 
 @pytest.mark.parametrize("name", ["models", "strategies", "machines", "profiles"])
@@ -179,7 +200,7 @@ def test_run(schedcast, profile, tmp_path):
     assert "per step" in shown.out
 
 
-BESIDE = ("--strategy", "forward-fusion", "--steps", 6, "--beside", "autograd", "--beside", "turbodl")
+BESIDE = ("--strategy", "forward-fusion", "--steps", 6, "--beside", "pytorch", "--beside", "turbodl")
 
 
 @pytest.mark.thorough
@@ -230,7 +251,7 @@ def test_run_without_a_data_set_says_so(schedcast):
 def test_help_of_run_lists_what_to_compare_with(schedcast):
     done = schedcast.call("run", "--help")
     assert "--beside" in done.out
-    assert "autograd|STRATEGY" in done.out
+    assert "pytorch|STRATEGY" in done.out
     assert "--out" in done.out
 
 
@@ -362,7 +383,7 @@ DONE = {
     "models": ["models"],
     "strategies": ["strategies"],
     "machines": ["machines"],
-    "rules": ["rules"],
+    "rules": ["judge"],
     "profiles": ["profiles"],
     "papers": ["reproduce"],
     "help": ["validate", "--help"],

@@ -10,7 +10,7 @@ from tests.support.cli_process import start
 from tests.support.jobs import MLP
 from ui.commands.system_python import NEEDED
 
-COMMANDS = ("validate", "run", "search", "predict", "calibrate", "gpu-first", "gpu-report")
+COMMANDS = ("validate", "run", "search", "predict", "calibrate", "gpu-report")
 TINY = ("--model", MLP, "--batch", "4")
 #: Finds no module in REFUSED, as if it were not installed.
 FINDER = """
@@ -111,7 +111,7 @@ def test_without_timelines_step_times_are_the_same_answer(tmp_path):
         (("search", *TINY, "--strategy", "baseline", "--machine", "h100"), 0),
         (("predict", *TINY, "--strategy", "baseline", "--machine", "h100"), 0),
         (("calibrate", *TINY, "--strategy", "baseline"), 0),
-        (("gpu-first",), 2),
+        (("gpu-report", "--quick"), 2),
         (("gpu-report",), 2),
     ],
     ids=lambda each: each[0] if isinstance(each, tuple) else "",

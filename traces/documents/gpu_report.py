@@ -1,4 +1,4 @@
-"""The document of `schedcast gpu-first` and `schedcast gpu-report`: what probes found out about one GPU, and how well it is predicted.
+"""The document of `schedcast gpu-report`: what probes found out about one GPU, and how well it is predicted.
 
 The document is `report.json` in a folder that also holds its page, the output of every probe in `probes/`, the profiles and
 `validations/NAME.json`. Committed reports are folders of `traces/data`.

@@ -1,4 +1,4 @@
-"""The document of `schedcast rules`: how right each what-if rule was on pairs of steps that others measured before and after one change."""
+"""The document of `schedcast judge` for pairs of steps, before and after one change: how right each what-if rule was on them."""
 
 from typing import Literal
 

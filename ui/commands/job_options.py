@@ -93,11 +93,33 @@ if TYPE_CHECKING:
 _PASSED = ("job", "jobs", "placement", "settings")
 
 
+def _show_all(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        for parameter in context.command.params:
+            parameter.hidden = False  # type: ignore[attr-defined]
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+#: The option that shows the options which --help does not.
+_HELP_ALL = inspect.Parameter(
+    "help_all",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool,
+        typer.Option("--help-all", is_eager=True, callback=_show_all, help="Also show the options that are rarely needed, and exit."),
+    ],
+)
+
+
 def _parameter(option: Option) -> inspect.Parameter:
     """The option as a parameter of a command."""
     complete = complete_models if option.name == "model" else None
     names = [f"--{name}" for name in (option.key, option.also) if name]
-    about = typer.Option(*names, help=option.help, metavar=option.metavar, rich_help_panel=option.group, autocompletion=complete)
+    about = typer.Option(
+        *names, help=option.help, metavar=option.metavar, rich_help_panel=option.group, autocompletion=complete, hidden=option.rare
+    )
     default = inspect.Parameter.empty if option.default is MISSING else option.default or None
     kind = list[str] | None if option.several else option.kind
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, about])
@@ -109,15 +131,19 @@ def _batches(batch: Option) -> Option:
     return replace(batch, kind=tuple[str, ...], metavar="N[,N...]", help=about)
 
 
-def takes_job(*, memory_limit: bool = True, several: bool = False) -> Callable[[Callable], Callable]:
+def takes_job(*, memory_limit: bool = True, several: bool = False, optional: bool = False) -> Callable[[Callable], Callable]:
     """Give a command the options of a job. The command receives `job: Job`, `placement: Placement` and `settings: list[str]` instead.
 
     `settings` holds the OPTION=VALUE texts of --set. The --scale and --host of a command that has them are in the placement.
     `memory_limit`: whether the command has --memory-limit. With `several`, --batch takes several values, and the command receives
-    `jobs: list[Job]` in place of `job`.
+    `jobs: list[Job]` in place of `job`. With `optional`, a command without --model receives None as `job`.
+    --help shows neither the options of a job that are rarely needed nor the command's own that are hidden; --help-all does.
     Options are listed in this order: model, the command's own required options, the other options of a job, the command's other options.
     """
     offered = [option for option in DECLARED if option.help and (memory_limit or option.name != "memory_limit")]
+    if optional:
+        offered = [replace(option, rare=option.name not in ("model", "batch")) for option in offered]
+        offered[0] = replace(offered[0], default="")
     shared = [_parameter(_batches(option) if several and option.name == "batch" else option) for option in offered]
 
     def decorate(command: Callable) -> Callable:
@@ -126,13 +152,19 @@ def takes_job(*, memory_limit: bool = True, several: bool = False) -> Callable[[
             for parameter in inspect.signature(command).parameters.values()
             if parameter.name not in _PASSED
         ]
-        listed = sorted([*shared, *own], key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+        listed = sorted([*shared, *own, _HELP_ALL], key=lambda parameter: parameter.default is not inspect.Parameter.empty)
 
         @functools.wraps(command)
         def with_job(**values: Any) -> None:
             from simulator.model.find import check_built_in
 
+            del values["help_all"]
             given = {option.name: values.pop(option.name) for option in shared}
+            if not given["model"] and optional:
+                if extra := [option.key for option in offered if given[option.name] not in (option.default, None, [])]:
+                    raise SchedcastError(f"--{extra[0]} is given without a model; add --model")
+                command(job=None, placement=JobRequest("").placement(), settings=[], **values)
+                return
             given |= {"settings": tuple(given["settings"] or ()), **optimizer_and_form(given["optimizer"])}
             batch = given.pop("batch")
             batches: list[int | None] = ([*listed_numbers("--batch", batch or [])] or [None]) if several else [batch]

@@ -1,12 +1,14 @@
-"""`schedcast deepa-cost`: what dividing one layer costs."""
+"""`schedcast reproduce deepa --layer`: what dividing one layer costs."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from calibrate.placement import Placement
 from calibrate.profiles import target_for
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
+from simulator.papers import deepa
 from simulator.strategies.sharding.configuration import DIMENSIONS, Configuration
 from simulator.strategies.sharding.configurations import layer_called
 from simulator.strategies.sharding.costs.exact import LayerCost, layer_costs
@@ -21,8 +23,24 @@ from ui.service import jobs
 SCHEMA = "schedcast.deepa-cost/1"
 
 
+def of_paper(paper: str | None, job: Job | None, *, layer: str | None, left: Sequence[str], configs: Sequence[str], **asked: Any) -> None:
+    """Print the costs of a layer of `job` (default: the job and the machine of the DeePa paper), as `deepa_cost` does.
+
+    `left`: options of the command that are of whole papers. Raises SchedcastError for them, for other papers, and without a layer.
+    """
+    if paper != deepa.PAPER.name:
+        raise SchedcastError(f"one layer's costs are those of the deepa paper: schedcast reproduce deepa --layer {layer or 'fc6'}")
+    if layer is None or left:
+        problem = f"{left[0]} is of the whole paper; leave it out" if left else "a job or a configuration was given but no layer"
+        raise SchedcastError(f"{problem}, as in schedcast reproduce deepa --layer {layer or 'fc6'} --config n=16")
+    if asked["machine_name"] is None and asked["profile"] is None and job is None:
+        asked["machine_name"] = deepa.PAPER.machine
+    deepa_cost(job or Job(*deepa.LAYER_JOB), layer=layer, configs=configs or [str(each) for each in deepa.FC6], **asked)
+
+
 def deepa_cost(
     job: Job,
+    *,
     settings: Sequence[str],
     layer: str,
     configs: Sequence[str],

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from traces import units
-from ui.commands.output import print_document, print_json
+from ui.commands.output import print_json, print_then_write
 from ui.present.labels import option_value
 from ui.present.tables import Grid, console, print_lines
 
@@ -94,22 +94,23 @@ def machines(as_json: bool) -> None:
     table(("machine", "devices", "SMs (cores)", "fp32 TFLOP/s", "GB/s", "GiB", "calibrated"), rows)
 
 
-def rules(as_json: bool, pairs: Path | None = None) -> None:
+def rules(as_json: bool, pairs: Sequence[Path] = (), out: Path | None = None) -> None:
     """List the what-if rules with their records on what others measured, and what is not predicted; or judge a user's own `pairs`."""
     from ui.commands import own_pairs
     from ui.present import rules as words
 
-    made = [] if pairs is None else own_pairs.judgments(pairs)
-    document = words.documented() if pairs is None else own_pairs.records(made)
-    if as_json:
-        print_document(document.document())
-        return
-    terminal = console()
-    title, about = (words.TITLE, words.ABOUT) if pairs is None else (f"What-if rules beside {pairs}", words.HOW_JUDGED)
-    terminal.print(Grid(words.record_cells(document), words.WORDS, title=title, caption=about))
-    print_lines(terminal, (words.total_words(document), *words.miss_words(document), *map(words.judgment_words, made)))
-    if document.left_out:
-        terminal.print(Grid(words.left_out_cells(document), words.WORDS, title=words.LEFT_OUT_TITLE))
+    made = [judgment for path in pairs for judgment in own_pairs.judgments(path)]
+    document = own_pairs.records(made) if pairs else words.documented()
+
+    def show() -> None:
+        terminal, names = console(), ", ".join(map(str, pairs))
+        title, about = (f"What-if rules beside {names}", words.HOW_JUDGED) if pairs else (words.TITLE, words.ABOUT)
+        terminal.print(Grid(words.record_cells(document), words.WORDS, title=title, caption=about))
+        print_lines(terminal, (words.total_words(document), *words.miss_words(document), *map(words.judgment_words, made)))
+        if document.left_out:
+            terminal.print(Grid(words.left_out_cells(document), words.WORDS, title=words.LEFT_OUT_TITLE))
+
+    print_then_write(as_json, document.document, show, None if out is None else lambda: document.save(out))
 
 
 def profiles(as_json: bool) -> None:

@@ -4,6 +4,7 @@ given twice.
 
 import json
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +19,11 @@ from traces.outputs import FolderKind
 
 class OnceCommand(TyperCommand):
     """A command whose options are given at most once, except those that take several values and those that only switch something on."""
+
+    def format_help(self, ctx, formatter) -> None:
+        """See typer. A paragraph of the docstring becomes one line, which the terminal breaks where it ends."""
+        self.help = re.sub(r"(?<=\S)\n(?=\S)", " ", self.help or "")
+        super().format_help(ctx, formatter)
 
     def parse_args(self, ctx, args: list[str]) -> list[str]:
         """See typer. Raises SchedcastError for an option that is given twice."""

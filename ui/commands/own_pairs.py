@@ -1,4 +1,4 @@
-"""A user's file of measured pairs, for `schedcast rules PAIRS.csv`: two steps, or two throughputs, with one change between them.
+"""A user's file of measured pairs, for `schedcast judge PAIRS.csv`: two steps, or two throughputs, with one change between them.
 
 One pair a row. Columns: `change`, `before`, `after`; `unit` (ms, s, or anything per second, such as samples/s; default ms); then the
 options of `schedcast predict` by their names, for the job before the change (model, batch, machine, devices, precision, layout, optimizer,
@@ -8,7 +8,7 @@ it is from.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,6 +31,11 @@ NEEDED = ("change", "before", "after")
 OWN = (*NEEDED, "unit", "rule", "source", "trace", "strategy", "note")
 log = logging.getLogger("schedcast")
 _OPTIONS: Mapping[str, Option] = {option.name: option for option in LINKED if option.name not in ("strategies", "settings")}
+
+
+def is_table(columns: Sequence[str]) -> bool:
+    """Whether a table with these columns is one of pairs."""
+    return NEEDED[0] in columns
 
 
 def judgments(path: Path) -> list[Judgment]:

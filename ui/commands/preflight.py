@@ -1,4 +1,4 @@
-"""`schedcast gpu-first` and `schedcast gpu-report`: what a GPU does and how well it is predicted, the most informative first."""
+"""`schedcast gpu-report`, also `--quick`: what a GPU does and how well it is predicted, the most informative first."""
 
 import math
 import os
@@ -32,35 +32,31 @@ from ui.service import jobs
 WIDTH = 120
 
 
-def gpu_first(
-    minutes: float, resume: bool, out: Path, archive: Path | None, device: str, only: Sequence[str], report: bool, as_json: bool
-) -> None:
-    """Run all probes, the most informative first. Exit with 1 if a quick one found something else than Schedcast assumes, or failed."""
-    opener, names = _opener(device, minutes), named(only)
-    archive = archive or archive_path(out)
-    _check_outputs(out, archive)
-    with Processes(out, opener) as processes:
-        document = write(processes.ask, probes(), minutes, out, archive, as_json, resume=resume, only=names, long=report)
-    if not document.well:
-        raise typer.Exit(1)
-
-
 def gpu_report(
+    *,
     minutes: float,
     resume: bool,
     out: Path | None,
+    archive: Path | None,
     device: str,
     models: list[str],
     samples: bool,
+    quick: bool,
+    only: Sequence[str],
+    report: bool,
     as_json: bool,
-    archive: Path | None = None,
     wait_s: float = 0.0,
 ) -> None:
     """Run all probes, the most informative first. Exit with 1 if results differ from plain PyTorch's, or if nothing was measured.
 
-    Waits up to `wait_s` seconds, beyond `minutes`, until other processes leave the GPU alone.
+    `quick`: a first look at a GPU. Exit with 1 if a check found something else than Schedcast assumes, or failed. `only`: the checks to
+    make, again; without `report`, only checks are made. Waits up to `wait_s` seconds, beyond `minutes`, until other processes leave the
+    GPU alone.
     """
+    if not quick and (only or not report):
+        raise SchedcastError(f"{f'--only {only[0]}' if only else '--no-report'} is an option of a quick look; add --quick")
     opener, targets, product = _opener(device, minutes), [target(text) for text in models] or TARGETS, ""
+    names = named(only)
     if out is not None:
         archive = archive or archive_path(out)
         _check_outputs(out, archive)
@@ -72,8 +68,11 @@ def gpu_report(
     folder = out or default_place(product)
     _check_outputs(folder, archive)
     with Processes(folder, opener, targets, samples) as processes:
-        document = write(processes.ask, probes(targets), minutes, folder, archive, as_json, resume=resume)
-    if not document.same_numbers or not any(part.measured and part.file for part in document.parts):
+        document = write(processes.ask, probes(targets), minutes, folder, archive, as_json, resume=resume, only=names, long=report)
+    if quick:
+        if not document.well:
+            raise typer.Exit(1)
+    elif not document.same_numbers or not any(part.measured and part.file for part in document.parts):
         raise typer.Exit(1)
 
 

@@ -1,34 +1,60 @@
-"""`schedcast scoreboard`: how right predictions are on tables of measured steps."""
+"""`schedcast judge`: how right predictions are on tables of measured steps, and what-if rules on tables of pairs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from calibrate.placement import Placement
 from calibrate.profiles import target_for
 from simulator.machine.presets import THIS_CPU, THIS_GPU, product_of
 from simulator.predict.scoreboard.predicted import outcomes
-from simulator.predict.scoreboard.rows import Row, read_folder, sampled
+from simulator.predict.scoreboard.rows import REQUIRED, LeftOut, Row, read, read_folder, sampled
 from simulator.predict.scoreboard.scores import peer_scores, scoreboard
 from simulator.predict.search.workers import usual_processes, workers
 from simulator.predict.target import Target
 from traces.documents.profile import Profile, slug
 from traces.documents.scoreboard import Scoreboard, ScoredStep
-from traces.errors import SchedcastError
-from traces.outputs import check_outputs
-from ui.commands import job_options
+from traces.errors import Code, SchedcastError
+from traces.files import read_table
+from traces.outputs import check_outputs, is_special
+from ui.commands import job_options, listing
 from ui.commands.output import print_then_write
+from ui.commands.own_pairs import NEEDED, is_table
 from ui.present import scoreboards
 from ui.present.tables import console as terminal
 from ui.service import jobs
 
+#: Steps of a large table that are predicted.
+SAMPLE = 60
 
-def score(folder: Path, profile: Path | None, sample: int, processes: int | None, out: Path | None, as_json: bool) -> None:
-    """Predict the steps of a folder's tables, and print how right the predictions are."""
+
+def judge(
+    tables: Sequence[Path], *, profile: Path | None, sample: int | None, processes: int | None, out: Path | None, as_json: bool
+) -> None:
+    """Print how right predictions are on tables of steps, or what-if rules on tables of pairs; without tables, the records of the rules."""
+    check_outputs({"--out": out}, [("TABLE", table) for table in tables])
+    if special := [table for table in tables if is_special(table)]:
+        raise SchedcastError(f"{special[0]} is a device or a pipe; expected a file or a folder of tables")
+    pairs = [table for table in tables if not table.is_dir() and is_table(read_table(table, "table").columns)]
+    if tables and not pairs:
+        score(tables, profile=profile, sample=sample, processes=processes, out=out, as_json=as_json)
+        return
+    if steps := [table for table in tables if table not in pairs]:
+        raise SchedcastError(f"{pairs[0]} has pairs, and {steps[0]} has steps; judge one after the other")
+    for option, value in (("--profile", profile), ("--sample", sample), ("--processes", processes)):
+        if value is not None:
+            raise SchedcastError(f"{option} {value} is for tables of measured steps; leave it out")
+    listing.rules(as_json, pairs, out)
+
+
+def score(
+    tables: Sequence[Path], *, profile: Path | None, sample: int | None, processes: int | None, out: Path | None, as_json: bool
+) -> None:
+    """Predict the steps of tables, or of folders of tables, and print how right the predictions are."""
     for option, number in (("--sample", sample), ("--processes", processes)):
         if number is not None and number < 1:
             raise SchedcastError(f"{option} is {number}; expected at least 1")
     check_outputs({"--out": out}, job_options.inputs("", profile))
-    document = scored(folder, profile, sample, processes, as_json)
+    document = scored(tables, profile, SAMPLE if sample is None else sample, processes, as_json)
 
     def show() -> None:
         for part in scoreboards.terminal(document):
@@ -38,22 +64,26 @@ def score(folder: Path, profile: Path | None, sample: int, processes: int | None
 
 
 def scored(
-    folder: Path,
+    tables: Sequence[Path],
     profile: Path | None = None,
-    sample: int = 60,
+    sample: int = SAMPLE,
     processes: int | None = None,
     quiet: bool = False,
     elsewhere: Callable[[Row], str] = lambda row: "",
 ) -> Scoreboard:
-    """The scoreboard of a folder. What was predicted before, also before Ctrl-C, is not predicted again.
+    """The scoreboard of tables, or of folders of tables. What was predicted before, also before Ctrl-C, is not predicted again.
 
     `elsewhere`: where a row is judged, if not here.
     """
-    every, refused = read_folder(folder)
-    rows, beyond = sampled((row for row in every if not elsewhere(row)), sample)
-    peers = peer_scores(folder)
+    rows, peers, why = [], [], []
+    for table in tables:
+        every, refused = _rows(table)
+        own, beyond = sampled((row for row in every if not elsewhere(row)), sample)
+        rows += own
+        peers += peer_scores(table)
+        why += [*(left.why for left in (*refused, *beyond)), *filter(None, map(elsewhere, every))]
     product = Profile.load(profile).identity.gpu if profile is not None else ""
-    chosen, targets, why = [], [], [*(left.why for left in (*refused, *beyond)), *filter(None, map(elsewhere, every))]
+    chosen, targets = [], []
     for row in rows:
         try:
             targets.append(_target(row, profile, product))
@@ -61,7 +91,10 @@ def scored(
         except SchedcastError as error:
             why.append(str(error))
     steps: list[ScoredStep] = []
-    with jobs.progress(f"predicting {folder}", quiet) as report, workers(processes or usual_processes(len(chosen))) as run:
+    with (
+        jobs.progress(f"predicting {', '.join(map(str, tables))}", quiet) as report,
+        workers(processes or usual_processes(len(chosen))) as run,
+    ):
         for number, outcome in enumerate(outcomes(chosen, targets, run)):
             report(number + 1, len(chosen), chosen[number].workload)
             if isinstance(outcome, str):
@@ -69,6 +102,19 @@ def scored(
             else:
                 steps.append(outcome)
     return scoreboard(steps, why, peers)
+
+
+def _rows(table: Path) -> tuple[list[Row], list[LeftOut]]:
+    """The rows of a table or of a folder of tables, and those left out. Raises SchedcastError if there are none."""
+    if not table.is_file():
+        return read_folder(table)
+    rows, left_out = read(table, table.name)
+    if not rows and not left_out:
+        raise SchedcastError(
+            f"{table} is no table of steps or pairs; expected the columns {', '.join(REQUIRED)} of steps, or {', '.join(NEEDED)} of pairs",
+            Code.FILE,
+        )
+    return rows, left_out
 
 
 def _target(row: Row, profile: Path | None, product: str) -> Target | None:

@@ -1,6 +1,6 @@
 """Runs the command line on the interpreter's own packages: no virtual environment, no network. Imports nothing but the standard library.
 
-    python3 -m ui.commands.system_python gpu-first --out DIR
+    python3 -m ui.commands.system_python gpu-report --quick --out DIR
 
 Packages that the interpreter lacks come from a folder of wheels, named by the variable SCHEDCAST_WHEELS. They are unpacked beside the
 repository's code and not into the interpreter.
@@ -82,7 +82,7 @@ def stop(message: str) -> None:
 
 def prepare() -> None:
     """Make the needed packages importable here and in processes started from here. Exits with one line if one is missing."""
-    words = f"-m ui.commands.system_python {shlex.join(sys.argv[1:]) or 'gpu-first'}"
+    words = f"-m ui.commands.system_python {shlex.join(sys.argv[1:]) or 'gpu-report --quick'}"
     if find_spec("torch") is None:
         stop(f"{sys.executable} has no torch; use the interpreter that has it: /path/to/python3 {words} (or make SYSTEM=1 PYTHON=...)")
     folder = ROOT / "build" / f"site-{sys.implementation.cache_tag}"

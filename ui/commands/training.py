@@ -109,6 +109,7 @@ def run(
     SchedcastError for a plan that does not fit in memory. Exits with 1 if a plan does not compute what plain PyTorch computes.
     """
     metrics, timeline, out = places
+    beside = [AUTOGRAD if name == PYTORCH else name for name in beside]  # the name of its curve
     testbed = testbed_for(placement, job.precision)
     job = job.on(testbed.identity.kind)
     mode = testbed.mode  # the placement's, unless this machine cannot run plans in it
@@ -158,11 +159,11 @@ def _chosen(text: str, beside: list[str], pairs: list[str]) -> tuple[list[str], 
     """The strategies to train by, the one of --strategy first, and the options of --set. Raises SchedcastError for unusable names."""
     others = [name for name in dict.fromkeys(beside) if name != AUTOGRAD]
     if text in others:
-        raise SchedcastError(f"--beside {text} is the strategy itself; name another, or {AUTOGRAD}")
+        raise SchedcastError(f"--beside {text} is the strategy itself; name another, or {PYTORCH}")
     names = strategies.names()
     for name in others:
         if name.partition(":")[0] not in names:
-            raise UnknownNameError("name for --beside", name, [AUTOGRAD, *names])
+            raise UnknownNameError("name for --beside", name, [PYTORCH, *names])
     chosen, shared = job_options.requested([text, *others], pairs)
     strategies.require_executed(strategies.get(text.partition(":")[0]))
     return chosen, shared

@@ -181,5 +181,5 @@ def _folder(report: GpuReport) -> str:
     names = f"`{REPORT}` (`{report.schema_name}`), `{OUTPUTS}/` (the output of every probe), `{VALIDATIONS}/` and the profiles"
     return (
         f"## The files\n\n{names} `{FILES[False]}` and `{FILES[True]}`. Run the same command with this folder for what is left, or"
-        " `schedcast gpu-first --only NAME` to run one quick probe again."
+        " `schedcast gpu-report --quick --only NAME` to run one quick probe again."
     )

@@ -1,4 +1,4 @@
-"""`schedcast rules`: the records of what-if rules, and a user's own file of measured pairs."""
+"""`schedcast judge` for pairs: the records of what-if rules, and a user's own file of measured pairs."""
 
 import pytest
 
@@ -26,9 +26,9 @@ def own(tmp_path):
 
 
 def test_every_rule_has_a_row(schedcast):
-    shown = schedcast.call("rules")
+    shown = schedcast.call("judge")
     assert (shown.status, shown.err) == (0, "")
-    document = RuleRecords.model_validate(schedcast.call("rules", "--json").document)
+    document = RuleRecords.model_validate(schedcast.call("judge", "--json").document)
     judged = {record.rule for record in document.records}
     assert {*judged, *document.unjudged} >= {rule.name for rule in rules()}
     assert document.records == rule_records().records
@@ -95,9 +95,9 @@ def test_columns_that_are_missing_or_unknown_are_named(own):
 @pytest.mark.thorough
 def test_own_pairs_on_the_command_line(schedcast, own):
     path = own(f"precision=amp,2.0,2.5,ms,{MLP},8,h100,tf32,,,")
-    shown = schedcast.call("rules", path)
+    shown = schedcast.call("judge", path)
     assert (shown.status, shown.err) == (0, "")
     words = " ".join(shown.out.split())
     assert "precision=amp: measured 0.80x" in words
     assert "In all, the sign is right on 1 of 1 pairs, and the interval holds" in words
-    assert schedcast.call("rules", path, "--json").document["records"][0]["pairs"] == 1
+    assert schedcast.call("judge", path, "--json").document["records"][0]["pairs"] == 1

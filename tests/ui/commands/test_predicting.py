@@ -192,10 +192,10 @@ def test_no_executor_runs_plain_pytorch(schedcast):
     refused(schedcast.call("run", "--model", "lenet5", "--batch", 4, "--strategy", "pytorch"), "no executor runs; run baseline")
 
 
-# `schedcast deepa-cost`: the paper's table 2, exact bytes, and what it refuses.
+# `schedcast reproduce deepa --layer`: the paper's table 2, exact bytes, and what it refuses.
 
 
-FC6 = ("deepa-cost", "--model", "alexnet", "--batch", 512, "--layer", "fc6", "--machine", "k80x16")
+FC6 = ("reproduce", "deepa", "--layer", "fc6")
 
 
 def rows_of(schedcast, *options):
@@ -214,6 +214,18 @@ def test_table_2(schedcast):
     assert channels["update_s"] == 0
     assert min((images, channels, two, four), key=lambda row: row["total_s"]) == two, "the paper chose two workers"
     assert all(row["total_s"] == pytest.approx(row["transfer_s"] + row["compute_s"] + row["update_s"]) for row in (images, channels, two))
+
+
+def test_a_layer_needs_its_paper_and_no_whole_answer(schedcast):
+    refused(schedcast.call("reproduce", "fusion", "--layer", "fc6"), "those of the deepa paper: schedcast reproduce deepa --layer fc6")
+    refused(schedcast.call("reproduce", "deepa", "--config", "n=2"), "no layer, as in schedcast reproduce deepa --layer fc6")
+    refused(schedcast.call(*FC6, "--out", "somewhere"), "--out is of the whole paper")
+    refused(schedcast.call(*FC6, "--batch", 8), "--batch is given without a model; add --model")
+
+
+def test_the_command_of_a_layer_has_an_earlier_name(schedcast):
+    job = ("--model", "alexnet", "--batch", 512, "--machine", "k80x16", "--config", "c=2", "--json")
+    assert schedcast.call("deepa-cost", "--layer", "fc6", *job).document == schedcast.call(*FC6, *job).document
 
 
 def test_exact_bytes_are_those_that_leave_a_device(schedcast):
@@ -243,7 +255,7 @@ def test_the_table_for_people(schedcast):
         (("--config", "n=32"), ("cannot be divided into n=32", "for at most 16 workers")),
         (("--config", "images=2"), ("'images=2' in 'images=2' is no degree of parallelism; give them as in n=4,h=2",)),
         (("--config", "n=2", "--input-config", "n=5"), ("layer classifier.0 (512 x 9216) cannot be divided into n=5",)),
-        (("--config", "n=2", "--set", "overlap=on"), ("--set overlap=on", "leave it out")),
+        (("--config", "n=2", "--model", "alexnet", "--set", "overlap=on"), ("--set overlap=on", "leave it out")),
         (("--config", "n=2", "--layer", "fc9"), ("--layer is given 2 times",)),
     ],
 )
@@ -252,9 +264,8 @@ def test_refusals(schedcast, options, fragments):
 
 
 def test_an_unknown_layer_is_refused_with_all_names(schedcast):
-    wrong = [*FC6[:6], "fc66", *FC6[7:]]
     refused(
-        schedcast.call(*wrong, "--config", "n=2"),
+        schedcast.call(*FC6[:-1], "fc66", "--config", "n=2"),
         "unknown layer 'fc66' (did you mean 'fc6'?)",
         "features.0, ",
         "conv1 to conv5, fc6 to fc8",

@@ -1,4 +1,4 @@
-"""The commands gpu-first and gpu-report: what they print and write, on a simulated GPU and without a GPU."""
+"""The command gpu-report, also --quick: what it prints and writes, on a simulated GPU and without a GPU."""
 
 import json
 import os
@@ -28,7 +28,7 @@ REPORT = GpuReport(
     fix_first=("mend <events> (events)",), date="2026-01-01", device={"name": "NVIDIA H100"}, versions={"torch": "2.11"}, minutes=9.0,
     seconds=60.0, parts=(EVENTS,),
 )  # fmt: skip
-#: As gpu-first wrote it before it and gpu-report were one.
+#: As an earlier command wrote it.
 OLDER = {
     "schema": "stepcast.gpu_first/1", "fix_first": ["mend it (events)"], "date": "2026-01-01", "device": {}, "versions": {"torch": "2.11"},
     "minutes": 9.0, "seconds": 60.0, "complete": True, "report": "It was not begun.", "flags": [],
@@ -38,6 +38,14 @@ OLDER = {
          "earlier": True},
     ],
 }  # fmt: skip
+
+
+def report(out, *, archive=None, quick=True, only=(), as_json=False, wait_s=0.0):
+    """Run the command without the options that a test does not speak of."""
+    command.gpu_report(
+        minutes=9, resume=True, out=out, archive=archive, device="cuda:0", models=[], samples=False, quick=quick, only=only, report=True,
+        as_json=as_json, wait_s=wait_s,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -61,7 +69,7 @@ def test_the_page_starts_with_what_to_fix_first():
 
 @pytest.mark.thorough
 def test_json_prints_one_document(two_probes, tmp_path, capfd):
-    command.gpu_first(9, True, tmp_path / "out", None, "cuda:0", [], True, True)
+    report(tmp_path / "out", as_json=True)
     printed, err = capfd.readouterr()
     document = json.loads(printed)
     assert (document["schema"], document["fix_first"], len(document["parts"])) == ("schedcast.gpu-report/1", [], 2)
@@ -100,18 +108,18 @@ def test_a_validation_is_a_table_at_once_and_one_of_an_earlier_call_is_not(tmp_p
 
 
 @pytest.mark.thorough
-def test_both_commands_continue_one_folder(two_probes, tmp_path, monkeypatch):
-    """Exit status 1 of gpu-report: no strategy was validated."""
-    command.gpu_first(9, True, tmp_path / "out", None, "cuda:0", [], True, False)
+def test_a_quick_look_is_continued(two_probes, tmp_path, monkeypatch):
+    """Exit status 1 without --quick: no strategy was validated."""
+    report(tmp_path / "out")
     with pytest.raises(typer.Exit) as left:
-        command.gpu_report(9, True, tmp_path / "out", "cuda:0", [], False, False)
+        report(tmp_path / "out", quick=False)
     assert left.value.exit_code == 1
     again = GpuReport.load(tmp_path / "out" / "report.json")
     assert [part.status for part in again.parts] == ["done", "skipped"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "default_place", Path)
     with pytest.raises(typer.Exit):
-        command.gpu_report(9, True, None, "cuda:0", [], False, False, wait_s=1e-9)
+        report(None, quick=False, wait_s=1e-9)
     assert (tmp_path / "Fake GPU" / "report.json").exists()
     assert not (tmp_path / "Fake GPU.tar.gz").exists()
 
@@ -125,26 +133,27 @@ def test_the_folder_of_an_older_gpu_first_is_continued(two_probes, tmp_path):
     ]  # fmt: skip
     assert (older.fix_first, older.well, older.document()["schema"]) == (("mend it (events)",), False, "schedcast.gpu-report/1")
     with pytest.raises(typer.Exit) as left:
-        command.gpu_first(9, True, tmp_path, tmp_path / "all.tgz", "cuda:0", [], True, False)
+        report(tmp_path, archive=tmp_path / "all.tgz")
     assert left.value.exit_code == 1
     assert [part.verdict for part in GpuReport.load(tmp_path / "report.json").parts] == ["ok", "differs"]
-    command.gpu_first(9, True, tmp_path, tmp_path / "all.tgz", "cuda:0", ["streams"], True, False)
+    report(tmp_path, archive=tmp_path / "all.tgz", only=["streams"])
     assert [part.verdict for part in GpuReport.load(tmp_path / "report.json").parts] == ["ok", "ok"]
 
 
 @pytest.mark.thorough
 def test_the_commands_without_a_gpu(schedcast, tmp_path):
-    for name in ("gpu-first", "gpu-report"):
-        refused(schedcast.call(name, "--out", tmp_path / "out"), "PyTorch")
-        refused(schedcast.call(name, "--device", "cpu"), "--device cpu", "schedcast demo")
-        refused(schedcast.call(name, "--minutes", "0"), "--minutes is 0")
+    for name in (["gpu-report", "--quick"], ["gpu-first"], ["gpu-report"]):
+        refused(schedcast.call(*name, "--out", tmp_path / "out"), "PyTorch")
+        refused(schedcast.call(*name, "--device", "cpu"), "--device cpu", "schedcast demo")
+        refused(schedcast.call(*name, "--minutes", "0"), "--minutes is 0")
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "notes.txt").touch()
-        refused(schedcast.call(name, "--out", tmp_path / "mine"), "has files (notes.txt) but no report of this command")
+        refused(schedcast.call(*name, "--out", tmp_path / "mine"), "has files (notes.txt) but no report of this command")
         (tmp_path / "mine" / "notes.txt").unlink()
         (tmp_path / "mine").rmdir()
     refused(schedcast.call("gpu-report", "--json"), "PyTorch")
-    refused(schedcast.call("gpu-first", "--only", "event"), "unknown check 'event'", "did you mean 'events'")
+    refused(schedcast.call("gpu-report", "--only", "events"), "--only events is an option of a quick look; add --quick")
+    refused(schedcast.call("gpu-report", "--quick", "--only", "event"), "unknown check 'event'", "did you mean 'events'")
     refused(schedcast.call("gpu-report", "--models", "lenet5"), "'lenet5' is not MODEL@BATCH")
     refused(schedcast.call("gpu-report", "--models", "lenet@5"), "unknown model 'lenet'")
     assert list(tmp_path.iterdir()) == []

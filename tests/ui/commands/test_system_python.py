@@ -16,7 +16,7 @@ from tests.support.places import ROOT
 from ui.commands import system_python
 
 needs_pip = pytest.mark.skipif(find_spec("pip") is None, reason="needs pip, which unpacks wheels")
-#: Prints the modules that gpu-report and gpu-first load, after their commands and their probes are imported.
+#: Prints the modules that gpu-report loads, after its command and its probes are imported.
 LOADED = """
 import sys
 import ui.cli, ui.commands.preflight, calibrate.preflight.registry, executors.cuda.torch_driver
@@ -58,7 +58,7 @@ def wheel(folder: Path, name: str, version: str, module: str) -> Path:
 
 
 def test_missing_packages_are_named_with_the_command_that_fetches_them(checkout):
-    done = run(checkout, "gpu-first")
+    done = run(checkout, "gpu-report", "--quick")
     (line,) = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (2, "")
     for name, floor in system_python.floors().items():
@@ -66,7 +66,7 @@ def test_missing_packages_are_named_with_the_command_that_fetches_them(checkout)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert f"python3 -m pip download --only-binary=:all: --python-version {python} --implementation cp --platform manylinux_2_28_" in line
     assert "-d wheels 'networkx>=3.2' 'numpy>=1.26' " in line
-    assert line.endswith(f"; then run: SCHEDCAST_WHEELS=wheels {sys.executable} -m ui.commands.system_python gpu-first")
+    assert line.endswith(f"; then run: SCHEDCAST_WHEELS=wheels {sys.executable} -m ui.commands.system_python gpu-report --quick")
 
 
 def test_an_interpreter_without_torch_is_refused(checkout):
@@ -94,7 +94,7 @@ def test_wheels_of_a_folder_count_as_the_interpreters_own(checkout):
     wheel(checkout / "wheels", "simpy", "4.2", "simpy")
     wheel(checkout / "wheels", "rich", "12.0", "rich")
     (checkout / "site" / "pip").symlink_to(Path(find_spec("pip").origin).parent)
-    done = run(checkout, "gpu-first", SCHEDCAST_WHEELS="wheels")
+    done = run(checkout, "gpu-report", "--quick", SCHEDCAST_WHEELS="wheels")
     assert done.returncode == 2
     assert "simpy" not in done.stderr
     assert "rich>=13, " in done.stderr

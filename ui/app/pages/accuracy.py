@@ -70,7 +70,7 @@ def _published_ui() -> None:
     table_ui(parts[chosen])
     if chosen == "peer":
         st.caption("What peers publish of themselves, or others of them, on jobs of their own choice.")
-    st.caption("The same for a folder of your own measured steps: `schedcast scoreboard FOLDER`.")
+    st.caption("The same for tables of your own measured steps: `schedcast judge TABLE...`.")
 
 
 def _rows(what: str, groups: dict[str, list[Judged]]) -> list[dict[str, Any]]:

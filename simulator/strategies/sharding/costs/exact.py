@@ -236,7 +236,7 @@ def repaired(paper: CostTables, exact: CostTables) -> CostTables:
     return replace(paper, transfers=tuple(map(charged, paper.transfers, exact.transfers)))
 
 
-# What configurations of one layer cost by the paper's model, next to the bytes that really move (`schedcast deepa-cost`).
+# What configurations of one layer cost by the paper's model, next to the bytes that really move (`schedcast reproduce deepa --layer`).
 
 
 @dataclass(frozen=True)
