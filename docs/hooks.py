@@ -37,5 +37,10 @@ def commands() -> str:
     from ui.cli import app
 
     command = typer.main.get_command(app)
+    for name, each in list(command.commands.items()):
+        if each.hidden:  # an earlier name
+            del command.commands[name]
+        for parameter in each.params:
+            parameter.hidden = False  # as --help-all shows them
     text = get_docs_for_click(obj=command, ctx=typer.Context(command, info_name="schedcast"), name="schedcast", title="Commands")
     return text.replace("[bold]", "").replace("[/]", "")

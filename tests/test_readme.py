@@ -32,6 +32,12 @@ def test_every_strategy_has_a_row():
     assert set(re.findall(r"`([\w-]+)`", " ".join(row.split("|")[1] for row in rows[0].splitlines()))) == set(strategies.names())
 
 
+def test_the_claims_that_hold_are_those_of_the_table_of_papers():
+    counts = re.findall(r"^\| \[\w+\]\(#\w+\) \| (\d+) \| (\d+) \|", (ROOT / "docs" / "papers.md").read_text(), re.MULTILINE)
+    claims, hold = (sum(map(int, column)) for column in zip(*counts, strict=True))
+    assert f"{hold} of their {claims} claims hold" in plain(readme.README.read_text())
+
+
 def shown(page: str) -> list[tuple[str, int, str]]:
     """(command, exit status, what the page shows of its answer) for every command after a prompt."""
     blocks = re.findall(r"^```console\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
@@ -43,17 +49,19 @@ def shown(page: str) -> list[tuple[str, int, str]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The folder in which the commands run: it has the trace that they speak of."""
+    """The folder in which the commands run: it has the traces that they speak of."""
     shared = shared_folder(TRACE[0])
     if shared is None:
         pytest.skip("no shared traces")
     place = tmp_path_factory.mktemp("readme")
     (place / "trace.json.gz").symlink_to(shared / TRACE[1])
+    (place / "traces" / "data").mkdir(parents=True)
+    (place / "traces" / "data" / "examples").symlink_to(ROOT / "traces" / "data" / "examples")
     return place
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("page", "commands"), [("README.md", 1), ("docs/traces.md", 3), ("docs/guides.md", 7), ("ui/api/SKILL.md", 5)])
+@pytest.mark.parametrize(("page", "commands"), [("README.md", 4), ("docs/traces.md", 3), ("docs/guides.md", 7), ("ui/api/SKILL.md", 5)])
 def test_commands_print_what_a_page_shows(page, commands, folder, monkeypatch):
     """In their order: one command writes the profile that the next one reads. A line in brackets stands for what is left out."""
     monkeypatch.setenv("COLUMNS", "80")

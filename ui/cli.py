@@ -703,9 +703,12 @@ def mcp(
 
 
 @app.command(cls=OnceCommand, rich_help_panel="List")
-def models(json: AsJson = False):
-    """List the built-in models."""
-    _commands("listing").models(json)
+def models(
+    name: Annotated[str | None, typer.Argument(autocompletion=job_options.complete_models, help="Show what is known of this one.")] = None,
+    json: AsJson = False,
+):
+    """List the built-in models, or show one: its sizes, and what it trains on."""
+    _commands("listing").models(json, name)
 
 
 @app.command(cls=OnceCommand, rich_help_panel="List")
@@ -715,20 +718,29 @@ def strategies(
     ] = None,
     json: AsJson = False,
 ):
-    """List the strategies and their options."""
+    """List the strategies and their options, or show what the options of one do."""
     _commands("listing").strategies(json, name)
 
 
 @app.command(cls=OnceCommand, rich_help_panel="List")
-def machines(json: AsJson = False):
-    """List the machines that schedcast can predict for."""
-    _commands("listing").machines(json)
+def machines(
+    name: Annotated[
+        str | None,
+        typer.Argument(autocompletion=job_options.complete_machines, help="Show every figure of this one, with its source; 8xh100 too."),
+    ] = None,
+    json: AsJson = False,
+):
+    """List the machines that schedcast can predict for, or show every figure of one, with its source."""
+    _commands("listing").machines(json, name)
 
 
 @app.command(cls=OnceCommand, rich_help_panel="List")
-def profiles(json: AsJson = False):
-    """List this machine's calibration profiles."""
-    _commands("listing").profiles(json)
+def profiles(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME|FILE]", help="Show what this one has measured.")] = None,
+    json: AsJson = False,
+):
+    """List this machine's calibration profiles, or show what one has measured: ops, transfers and optimizers."""
+    _commands("listing").profiles(json, name)
 
 
 # Earlier names of commands, for scripts that call them. Help does not list them.

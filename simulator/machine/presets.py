@@ -282,9 +282,20 @@ def _ends(entry: LinkEntry, names: list[str], sizes: Mapping[str, int]) -> list[
     return [(f"bridge {number}", HOST if entry.kind == "uplink" else NETWORK) for number in range(len(groups))]
 
 
+def figures(name: str) -> dict[str, tuple[float, str]]:
+    """Each figure of the preset called `name`, by field, with its source; none if no preset is called so."""
+    entry = _entry(name)
+    return {} if entry is None else _figures(entry)
+
+
 def _sources(entry: MachineEntry) -> dict[str, str]:
     """The source of each figure of a machine, by field."""
-    sources: dict[str, str] = {}
+    return {name: source for name, (_, source) in _figures(entry).items()}
+
+
+def _figures(entry: MachineEntry) -> dict[str, tuple[float, str]]:
+    """Each figure of a machine and its source, by field."""
+    figures: dict[str, tuple[float, str]] = {}
     entries: list[tuple[str, Any]] = [("", data().gpus[entry.gpu]), ("", data().hosts[entry.host]), ("", entry)]
     entries += [(f"{link.kind} link ", link) for link in entry.links]
     if entry.count > 1:
@@ -293,8 +304,10 @@ def _sources(entry: MachineEntry) -> dict[str, str]:
     for prefix, fields in entries:
         for field, value in fields:
             numbers = {f"{field} {key}": item for key, item in value.items()} if isinstance(value, dict) else {field: value}
-            sources |= {f"{prefix}{name}": data().sources[item[1]] for name, item in numbers.items() if isinstance(item, tuple) and item[1]}
-    return sources
+            for name, item in numbers.items():
+                if isinstance(item, tuple) and item[1]:
+                    figures[f"{prefix}{name}"] = item[0], data().sources[item[1]]
+    return figures
 
 
 # A calibrated GPU as a machine, whole or split into partitions that work as separate devices.

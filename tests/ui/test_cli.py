@@ -122,6 +122,43 @@ def test_a_strategy_says_what_its_options_do(schedcast):
     assert (refused.status, refused.err.split(";")[0]) == (2, "schedcast: unknown strategy 'gpip' (did you mean 'gpipe'?)")
 
 
+def test_a_machine_says_where_each_figure_is_from(schedcast):
+    (h100,) = schedcast.call("machines", "h100", "--json").document["machines"]
+    figures = {row["figure"]: row for row in h100["figures"]}
+    assert figures["bandwidth_bytes_per_s"] == {
+        "figure": "bandwidth_bytes_per_s", "value": 3.35e12, "source": "NVIDIA, H100 data sheet (SXM): 3.35 TB/s",
+    }  # fmt: skip
+    assert figures["host link latency_s"]["value"] == 1e-5
+    assert {figure: row["source"] for figure, row in figures.items()}.items() <= h100["sources"].items()
+    shown = schedcast.call("machines", "h100").out
+    assert "bandwidth                                           3350 GB/s       2" in shown
+    assert "\n2. NVIDIA, H100 data sheet (SXM): 3.35 TB/s\n" in shown
+    refused = schedcast.call("machines", "h1000")
+    assert (refused.status, refused.err.split(";")[0]) == (2, "schedcast: unknown machine 'h1000' (did you mean 'h100'?)")
+
+
+def test_a_model_says_what_is_known_of_it(schedcast):
+    (model,) = schedcast.call("models", "llama3:8b", "--json").document["models"]
+    assert (model["image_size"], model["batch"], model["sizes"]["layers"], model["sizes"]["vocab"]) == (8192, 1, 32, 128256)
+    shown = schedcast.call("models", "lenet5").out
+    assert "61,706" in shown
+    assert "at least 16" in shown
+
+
+def test_a_profile_shows_its_ops_transfers_and_updates(schedcast):
+    """By its file; or by its name among those that the list shows."""
+    path = ROOT / "traces" / "data" / "nvidia-h100-80gb-hbm3" / "profile.json.gz"
+    shown = schedcast.call("profiles", path)
+    assert (shown.status, shown.err) == (0, "")
+    for text in ("Ops: the 15 of 328 that take the longest", "host>cuda:0", "Optimizer updates, warm and cold", "adamw:fused"):
+        assert text in shown.out
+    (profile,) = schedcast.call("profiles", path, "--json").document["profiles"]
+    assert (profile["keys"], len(profile["costs"])) == (328, 328)
+    assert profile["transfers"]["host>cuda:0"]["bytes_per_s"] > 5e10
+    refused = schedcast.call("profiles", "nobody")
+    assert (refused.status, refused.err.split(";")[0]) == (2, "schedcast: unknown profile 'nobody'")
+
+
 @pytest.mark.thorough
 def test_what_is_calibrated_is_not_measured_again(schedcast, profile, tmp_path):
     before = Profile.load(profile)

@@ -1,19 +1,35 @@
 """The commands that list names."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from traces import units
+from traces.errors import SchedcastError, UnknownNameError
 from ui.commands.output import print_json, print_then_write
+from ui.present import machines as words
 from ui.present.labels import option_value
 from ui.present.tables import Grid, console, print_lines
 
+if TYPE_CHECKING:
+    from simulator.machine.machine import Machine
+    from simulator.model.workloads.language_models import LanguageModel
+    from simulator.model.workloads.registry import Workload
+    from traces.documents.profile import Profile
 
-def models(as_json: bool) -> None:
-    """List the built-in models with their published parameter counts."""
+
+def models(as_json: bool, name: str | None = None) -> None:
+    """List the built-in models with their published parameter counts, or what is known of the model `name`.
+
+    Raises UnknownNameError for other names.
+    """
     from simulator.model.workloads import language_models
     from simulator.model.workloads import registry as workloads
 
+    if name is not None:
+        _model(workloads.get(name), workloads.language_model(name), as_json)
+        return
     built_in = [workloads.get(name) for name in workloads.names()]
     if as_json:
         print_json("models", [{"name": w.name, "parameters": w.parameters, "image_size": w.image_size, "about": w.about} for w in built_in])
@@ -23,6 +39,29 @@ def models(as_json: bool) -> None:
         [(w.name, f"{w.parameters:,}", str(w.image_size), w.about) for w in built_in],
     )
     print(f"Language models of other sizes: --model {language_models.EXAMPLE}")
+
+
+def _model(model: "Workload", decoder: "LanguageModel | None", as_json: bool) -> None:
+    sizes = {} if decoder is None else asdict(decoder)
+    if as_json:
+        known = {
+            "name": model.name, "parameters": model.parameters, "image_size": model.image_size, "about": model.about,
+            "least_size": model.least_size, "most_size": model.most_size, "batch": model.batch, "data_set": model.data is not None,
+            "sizes": sizes,
+        }  # fmt: skip
+        print_json("models", [known])
+        return
+    least = f", at least {model.least_size:,}" if model.least_size > 1 else ""
+    most = f", at most {model.most_size:,}" if model.most_size is not None else ""
+    print(f"{model.name}: {model.about}")
+    rows = [
+        ("parameters", f"{model.parameters:,}"),
+        ("image size or tokens", f"{model.image_size:,} (--image-size, --seq){least}{most}"),
+        ("usual batch", f"{model.batch} (--batch)"),
+        ("data to train on", "a data set" if model.data is not None else "one batch, repeated"),
+        *((field.replace("_", " "), str(size)) for field, size in sizes.items() if size),
+    ]
+    table(("figure", "value"), rows)
 
 
 def strategies(as_json: bool, name: str | None = None) -> None:
@@ -54,19 +93,24 @@ def strategies(as_json: bool, name: str | None = None) -> None:
             print("It has no options.")
 
 
-def machines(as_json: bool) -> None:
-    """List the presets with the figures of their data sheets, and this machine with those of its profile."""
+def machines(as_json: bool, chosen: str | None = None) -> None:
+    """List the presets with the figures of their data sheets, and this machine with those of its profile.
+
+    `chosen`: the name of one, of which every figure is shown with its source. Raises UnknownNameError if there is no such machine.
+    """
     from calibrate.profiles import own_gpu_profile, own_profile
-    from simulator.machine.presets import THIS_CPU, gpu_machine, load_machine, machine_names, rated
+    from simulator.machine.presets import THIS_CPU, THIS_GPU, gpu_machine, load_machine, machine_names, rated
     from simulator.predict.preset import profile_of_preset
 
     machines, profiles = [], []
-    for name in machine_names():
+    for name in machine_names() if chosen is None else [chosen] if chosen != THIS_GPU else ():
         preset = load_machine(name)
         profile = own_profile() if name == THIS_CPU else profile_of_preset(name, preset)
         machines.append(rated(preset if profile is None else load_machine(name, profile)))
         profiles.append(profile)
-    own = own_gpu_profile()
+    own = own_gpu_profile() if chosen in (None, THIS_GPU) else None
+    if own is None and chosen == THIS_GPU:
+        raise SchedcastError("this machine has no calibrated GPU; schedcast calibrate --device cuda measures it")
     if own is not None:
         machines.append(gpu_machine(own))
         profiles.append(own)
@@ -81,10 +125,14 @@ def machines(as_json: bool) -> None:
                     "memory_bytes": sum(memory.size_bytes for memory in m.memories),
                     "sources": dict(m.sources),
                     "calibrated": date or None,
+                    **({} if chosen is None else {"figures": _sourced(words.figures(m))}),
                 }
                 for m, date in zip(machines, calibrated, strict=True)
             ],
         )
+        return
+    if chosen is not None:
+        _machine(machines[0], calibrated[0])
         return
     rows = [
         (m.name, str(len(m.devices)), str(m.devices[0].sms), f"{m.devices[0].peak_flops['fp32'] / 1e12:.2f}",
@@ -92,6 +140,22 @@ def machines(as_json: bool) -> None:
         for m, date in zip(machines, calibrated, strict=True)
     ]  # fmt: skip
     table(("machine", "devices", "SMs (cores)", "fp32 TFLOP/s", "GB/s", "GiB", "calibrated"), rows)
+    print("Every figure of one, with its source: schedcast machines NAME")
+
+
+def _sourced(known: Mapping[str, tuple[float, str]]) -> list[dict[str, object]]:
+    return [{"figure": field, "value": value, "source": source} for field, (value, source) in known.items()]
+
+
+def _machine(machine: "Machine", calibrated: str) -> None:
+    """Print every figure of a machine with its source, and where its costs come from."""
+    rows, sources = words.figure_cells(words.figures(machine))
+    console().print(Grid(rows, ("figure",), title=f"{machine.name}: {words.specification_words(machine, 'fp32')}"))
+    print("Sources:")
+    for number, source in enumerate(sources, 1):
+        print_lines(console(), [source], mark=f"{number}. ")
+    if calibrated:
+        print(f"Costs were measured on {calibrated}; predictions use them, and the figures above for what was not measured.")
 
 
 def rules(as_json: bool, pairs: Sequence[Path] = (), out: Path | None = None) -> None:
@@ -113,12 +177,21 @@ def rules(as_json: bool, pairs: Sequence[Path] = (), out: Path | None = None) ->
     print_then_write(as_json, document.document, show, None if out is None else lambda: document.save(out))
 
 
-def profiles(as_json: bool) -> None:
-    """List the calibration profiles in the data folder."""
+def profiles(as_json: bool, name: str | None = None) -> None:
+    """List the calibration profiles in the data folder, or what one of them measured: `name` is its name there, or a file.
+
+    Raises UnknownNameError if there is no such profile.
+    """
     from traces.documents.profile import Profile
     from traces.documents.profile_files import default_folder, list_profiles
-    from traces.errors import SchedcastError
 
+    if name is not None:
+        stored = {path.name: path for path in list_profiles()}
+        path = stored.get(name) or stored.get(f"{name}.json") or Path(name)
+        if not path.is_file():
+            raise UnknownNameError("profile", name, list(stored), "`schedcast profiles` lists them; a file may be named too")
+        _profile(path, Profile.load(path), as_json)
+        return
     rows: list[tuple[str, ...]] = []
     documents: list[dict[str, object]] = []
     for path in list_profiles():
@@ -139,6 +212,33 @@ def profiles(as_json: bool) -> None:
         table(("profile", "machine", "costs", "updated"), rows)
     else:
         print(f"no profile in {default_folder()}; schedcast calibrate makes one")
+
+
+def _profile(path: Path, profile: "Profile", as_json: bool) -> None:
+    """Print what a profile has measured: ops, transfers and the optimizers' updates."""
+    from calibrate.identity import comparable_cpu
+    from simulator.engine.costs.op_points import key_points
+
+    if as_json:
+        document = {
+            "path": str(path), "machine": profile.identity.name, "keys": len(profile.costs), "failures": len(profile.failures),
+            "updated": profile.updated, **profile.model_dump(mode="json", include={"costs", "transfers", "collectives"}),
+        }  # fmt: skip
+        print_json("profiles", [document])
+        return
+    terminal, points = console(), key_points(profile)
+    print(words.age_words(profile))
+    print_lines(terminal, words.warnings(profile, comparable_cpu() if profile.identity.kind == "cpu" else None))
+    ops = words.measured_cells(points)
+    for title, cells, left in (
+        (f"Ops: the {len(ops)} of {len(points)} that take the longest, nothing in the cache", ops, ("op", "operands", "class")),
+        ("Transfers and collectives", words.transfer_cells(profile), ("transfer",)),
+        ("Optimizer updates, warm and cold: the largest", words.update_cells(profile), ("update",)),
+    ):
+        if cells:
+            terminal.print(Grid(cells, left, ("FLOPs per byte", "GFLOP/s"), title=title))
+        else:
+            print(f"{title}: none was measured")
 
 
 def table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

@@ -1,13 +1,16 @@
 """A machine in words and tables: how its GPU is split, its precision, its figures with their sources, and what was measured on it."""
 
+import math
+import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from types import MappingProxyType
 
 from simulator.engine.costs.op_points import OpPoint, Roof
 from simulator.machine.machine import HostLane, Machine
+from simulator.machine.presets import figures as preset_figures
 from traces import units
 from traces.documents.profile import Identity, Interference, Profile
 
@@ -63,6 +66,31 @@ def specification_cells(machine: Machine) -> list[dict[str, str]]:
     return [{"figure": row["figure"], "value": row["value"]} for row in cells]
 
 
+def figures(machine: Machine) -> dict[str, tuple[float, str]]:
+    """Every figure of the machine, by field, with its source: those of a preset's data, or of this machine."""
+    if known := preset_figures(machine.name):
+        return known
+    device, memory, host = machine.devices[0], machine.memories[0], machine.host(machine.devices[0].name)
+    of_host = {field.name: getattr(host, field.name) for field in fields(HostLane)} if host is not None else vars(device)
+    values: dict[str, float] = {
+        "sms": device.sms,
+        **{f"peak_flops {name}": flops for name, flops in device.peak_flops.items()},
+        "memory_bytes": memory.size_bytes,
+        "bandwidth_bytes_per_s": memory.bandwidth_bytes_per_s,
+        "cache_bytes": memory.cache_bytes,
+        "saturation_share": memory.saturation_share,
+        "priority_levels": device.priority_levels,
+        **{name: of_host[name] for name in HOST_WORDS if name in of_host},
+    }
+    return {name: (value, _source(machine, name)) for name, value in values.items()}
+
+
+def _source(machine: Machine, field: str) -> str:
+    """Where a figure of a machine that is no preset comes from. The sources of this CPU have shorter names, without the unit."""
+    named = (source for name, source in machine.sources.items() if field.startswith(name))
+    return machine.sources.get(field) or next(named, "assumed, or read from this machine")
+
+
 def link_cells(machine: Machine) -> list[dict[str, str]]:
     """One row per kind of link: its ends, latency and bandwidth."""
     kinds: dict[tuple[str, str], list[str]] = {}
@@ -78,6 +106,44 @@ def link_cells(machine: Machine) -> list[dict[str, str]]:
 def rate_text(bytes_per_s: float) -> str:
     """A rate: 12.3 GB/s."""
     return f"{units.digits(bytes_per_s / 1e9)} GB/s"
+
+
+#: What the end of a figure's field says of its unit: how its value reads.
+_UNITS: Mapping[str, Callable[[float], str]] = MappingProxyType({
+    "_bytes_per_s": rate_text,
+    "_bytes": units.memory,
+    "_hz": lambda value: f"{value / 1e9:.3g} GHz",
+    "_w": lambda value: f"{value:.0f} W",
+    "_s": lambda value: f"{units.digits(value * 1e6)} us",
+})  # fmt: skip
+
+
+def figure_cells(known: Mapping[str, tuple[float, str]]) -> tuple[list[dict[str, str]], list[str]]:
+    """One row per figure, with the number of its source, and the sources in the order of their numbers, from 1 on."""
+    sources = list(dict.fromkeys(source for _, source in known.values()))
+    rows = []
+    for field, (value, source) in known.items():
+        name, _, key = field.partition(" ")
+        if name == "peak_flops":
+            words, text = f"peak, {key}", f"{value / 1e12:.3g} TFLOP/s"
+        else:
+            end = next((end for end in _UNITS if field.endswith(end)), "")
+            words = HOST_WORDS.get(field) or field.removesuffix(end).replace("_", " ")
+            text = _UNITS[end](value) if end else f"{value:g}"
+        rows.append({"figure": words, "value": text, "source": str(sources.index(source) + 1)})
+    return rows, sources
+
+
+def transfer_cells(profile: Profile) -> list[dict[str, str]]:
+    """One row per measured transfer or collective: the law that was fitted to its points. A collective's is that of its last piece."""
+    laws = [(name, law.latency_s, law.bytes_per_s, law.points) for name, law in profile.transfers.items()]
+    for name, law in profile.collectives.items():
+        piece = law.pieces[-1]
+        laws.append((name, piece.latency_s, 1 / piece.s_per_byte if piece.s_per_byte else math.inf, law.points))
+    return [
+        {"transfer": name, "latency us": units.digits(latency_s * 1e6), "bandwidth": rate_text(rate), "points": str(len(points))}
+        for name, latency_s, rate, points in laws
+    ]
 
 
 def host_cells(machine: Machine, profile: Profile | None) -> list[dict[str, str]]:
@@ -172,6 +238,21 @@ def op_cells(points: Sequence[OpPoint], own_roof: Roof, most: int = SHOWN) -> li
             "GFLOP/s": units.digits(point.flops_per_s / 1e9) if point.seconds else units.NONE,
             "of the roof": units.percent(own_roof.reached(point), signed=False) if point.drawable else units.NONE,
             "cost": point.source,
+        }
+        for point in points[:most]
+    ]
+
+
+def measured_cells(points: Sequence[OpPoint], most: int = SHOWN) -> list[dict[str, str]]:
+    """One row for each of the `most` measured keys of a profile that take the longest: the op, its operands, and one execution."""
+    return [
+        {
+            "op": point.name.partition("|")[0].removeprefix("aten.").removesuffix(".default"),
+            "operands": " ".join(part for part in re.sub(r", ", ",", point.name).split("|")[1:] if part[:1] not in "[{"),
+            "class": point.op_class,
+            "ms": units.ms(point.seconds),
+            "FLOPs per byte": units.digits(point.intensity) if point.bytes else units.NONE,
+            "GFLOP/s": units.digits(point.flops_per_s / 1e9) if point.seconds else units.NONE,
         }
         for point in points[:most]
     ]
