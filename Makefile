@@ -27,7 +27,7 @@ COMPILE = $(RUN)/python -m compileall -qq -j 0
 # Compiled once, since tests start many processes, and Python may be set not to write what it compiles (PYTHONDONTWRITEBYTECODE).
 COMPILE_OWN = @$(COMPILE) traces simulator executors calibrate ui tests
 
-.PHONY: demo test test-all quick lint fuzz bench zoo papers pictures gpu-report ui docs clean
+.PHONY: demo test test-all quick lint fuzz bench zoo papers pictures gpu-report gpu-first ui docs clean
 
 demo: $(READY)
 	$(RUN)/schedcast demo $(ARGS)

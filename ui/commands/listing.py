@@ -140,7 +140,6 @@ def machines(as_json: bool, chosen: str | None = None) -> None:
         for m, date in zip(machines, calibrated, strict=True)
     ]  # fmt: skip
     table(("machine", "devices", "SMs (cores)", "fp32 TFLOP/s", "GB/s", "GiB", "calibrated"), rows)
-    print("Every figure of one, with its source: schedcast machines NAME")
 
 
 def _sourced(known: Mapping[str, tuple[float, str]]) -> list[dict[str, object]]:
