@@ -39,7 +39,9 @@ def hooks_table(testbed: Testbed, profile: Profile, progress: Progress) -> Table
     for batch, size in ON_GPU if testbed.identity.kind == "gpu" else ON_CPU:
         job = paper_job("mobilenet_v2", batch, size)
         labels = {fusion: f"pytorch-hooks:fusion={fusion}" for fusion in LOOPS}
-        planned, _ = plan_calibrated(testbed, job, labels.values(), {}, profile, True, None, progress, every=True)
+        planned, _ = plan_calibrated(
+            testbed, job, labels.values(), shared_options={}, profile=profile, calibrate=True, save_to=None, progress=progress, every=True
+        )
         measured_s = _measured(job, testbed)
         for fusion, name in LOOPS.items():
             predicted = [planned[labels[each]].timeline.step_s if labels[each] in planned else None for each in ("none", fusion)]

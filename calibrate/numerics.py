@@ -146,10 +146,10 @@ def reference(
         module,
         inputs,
         target,
-        built.loss,
-        job.optimizer,
-        job.form,
-        job.hyper,
+        loss=built.loss,
+        optimizer=job.optimizer,
+        form=job.form,
+        hyper=job.hyper,
         accumulate=parts,
         whole=whole,
         clip_norm=job.clip_norm,
@@ -413,7 +413,7 @@ def _trained(
     """
     with built.restored(), training_step(job.batch), deterministic():
         first = Trained(*segments[0])
-        plain = reference(job, built, True, backend, first.microbatches, dict(first.stale), first.batch_norm)
+        plain = reference(job, built, True, backend=backend, parts=first.microbatches, stale=dict(first.stale), batch_norm=first.batch_norm)
         if nudged is not None:
             _nudge(plain.parameters().values(), nudged)
         torch.set_num_threads(1)

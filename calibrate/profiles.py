@@ -123,7 +123,9 @@ def _costs_for(job: Job, profile: Path | None, machine: str | None, placement: P
         chosen = _cpu(measured, placement)
     else:
         limit = placement.memory_limit_bytes
-        return preset_target(job, machine, placement.devices, placement.link, limit, placement.partitions, placement.host).costs
+        return preset_target(
+            job, machine, placement.devices, link=placement.link, limit_bytes=limit, partitions=placement.partitions, host=placement.host
+        ).costs
     if placement.host != PYTORCH:
         raise SchedcastError(f"--host {placement.host} issues the tasks of a named machine's GPUs; add --machine NAME")
     chosen = chosen.with_memory_limit(placement.memory_limit_bytes)

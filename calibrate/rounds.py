@@ -159,14 +159,14 @@ def run_rounds(
     counted = undisturbed if len(undisturbed) >= max(1, rounds // 2) else list(range(len(busy_shares)))
     return RoundTimes(
         counted,
-        [1 + r * count + place for r in counted for place in range(count)],
-        [1 + r for r in counted],
-        len(busy_shares) - len(undisturbed),
-        _mean([busy_shares[r] for r in counted]),
-        [loops_s[0][r] for r in counted],
-        [s for r in counted for s in reference_s[r][0]],
-        [s for r in counted for s in reference_s[r][1]],
-        [[own_s[r] for r in counted] for own_s in loops_s[1:]],
+        key_samples=[1 + r * count + place for r in counted for place in range(count)],
+        loop_samples=[1 + r for r in counted],
+        disturbed=len(busy_shares) - len(undisturbed),
+        busy_share=_mean([busy_shares[r] for r in counted]),
+        plain_s=[loops_s[0][r] for r in counted],
+        reference_in_steps_s=[s for r in counted for s in reference_s[r][0]],
+        reference_in_samples_s=[s for r in counted for s in reference_s[r][1]],
+        others_s=[[own_s[r] for r in counted] for own_s in loops_s[1:]],
     )
 
 

@@ -164,7 +164,7 @@ class Training:
             plain = testbed.plain_loop(job, built, masks)
             learners[AUTOGRAD] = PlainLearner(plain, len(built.inputs))
             about[AUTOGRAD] = ", ".join(filter(None, ("plain PyTorch", plain.about)))
-        return Training(job, testbed, learners, about, batches, built, numerics, evaluate_every)
+        return Training(job, testbed, learners, about=about, batches=batches, built=built, numerics=numerics, evaluate_every=evaluate_every)
 
     def turns(self, steps: int, progress: Progress = no_progress) -> Iterator[int]:
         """Train `steps` iterations. After each turn of all learners, yields how many iterations all of them have been given.

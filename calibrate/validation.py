@@ -184,7 +184,15 @@ def validate(
     profile.measuring(job.model)
     loops = [text for text in references(testbed.machine(profile)) if text in (PYTORCH, *PARALLEL_LOOPS)]
     planned, refused = plan_calibrated(
-        testbed, job, [*loops, BASELINE, *requested], shared_options, profile, calibrate, save_to, progress, estimate
+        testbed,
+        job,
+        [*loops, BASELINE, *requested],
+        shared_options=shared_options,
+        profile=profile,
+        calibrate=calibrate,
+        save_to=save_to,
+        progress=progress,
+        announce=estimate,
     )
     loop, rows_of = planned.pop(PYTORCH, None), {}
     parallel = {text: planned.pop(text) for text in PARALLEL_LOOPS if text in planned}
@@ -197,7 +205,13 @@ def validate(
         skipped += [
             skipped_row(f.plan.strategy, f.plan.options, "the baseline, which it is compared with, cannot run") for f in planned.values()
         ]
-        return Outcome(_document(job, testbed, None, None, (), skipped, plain_row, parallel_rows.values()), {}, {}, True, 0)
+        return Outcome(
+            _document(job, testbed, None, aa_spread=None, plain_s=(), rows=skipped, plain=plain_row, parallel=parallel_rows.values()),
+            {},
+            {},
+            True,
+            0,
+        )
     interleaved = calibrate and testbed.interleaved
     require_memory_together([*planned.values(), planned[BASELINE]], interleaved, list(parallel.values()))
     testbed.open(testbed.machine(profile))
@@ -220,7 +234,16 @@ def validate(
             others[text] = own.plan, testbed.parallel_loop(job, text)
         except SchedcastError as error:
             parallel_rows[text] = skipped_row(text, {}, Refusal.by(error).words)
-    times = run_rounds([*candidates.values(), second_base], testbed, plain, progress, rounds, sampled_for, loop_plan, [*others.values()])
+    times = run_rounds(
+        [*candidates.values(), second_base],
+        testbed,
+        plain,
+        progress=progress,
+        rounds=rounds,
+        sampled_for=sampled_for,
+        loop=loop_plan,
+        others=[*others.values()],
+    )
     sampled = testbed.record(profile, times.key_samples, times.loop_samples) if interleaved else {}
     if interleaved:
         profile.anchor_s = _median_s(times.reference_in_samples_s) or profile.anchor_s
@@ -232,16 +255,24 @@ def validate(
     in_steps_s = _median_s(times.reference_in_steps_s)
     drift = in_steps_s / profile.anchor_s if in_steps_s and profile.anchor_s else None
     aa_spread = abs(base.step_s(times.counted) / second_base.step_s(times.counted) - 1)
-    against = Against(base, forecasts[BASELINE], times, drift, aa_spread, interleaved, len(candidates))
+    against = Against(
+        base,
+        predicted=forecasts[BASELINE],
+        times=times,
+        drift=drift,
+        aa_spread=aa_spread,
+        interleaved=interleaved,
+        comparisons=len(candidates),
+    )
     rows, comparisons = _compare(candidates, forecasts, against, timelines)
     if loop is not None:
         plain_row = loop_row(forecast(loop.plan, Target(machine, model)), against)
     for (text, (plan, _)), own_s in zip(others.items(), times.others_s, strict=True):
         parallel_rows[text] = parallel_row(forecast(plan, Target(machine, model)), own_s, against)
     plain_s = [s for steps_s in times.plain_s for s in steps_s]
-    document = _document(job, testbed, drift, aa_spread, plain_s, [*rows, *skipped], plain_row, parallel_rows.values()).model_copy(
-        update={"busy_share": times.busy_share, "comparisons": len(candidates)}
-    )
+    document = _document(
+        job, testbed, drift, aa_spread=aa_spread, plain_s=plain_s, rows=[*rows, *skipped], plain=plain_row, parallel=parallel_rows.values()
+    ).model_copy(update={"busy_share": times.busy_share, "comparisons": len(candidates)})
     same_numbers = all(c.numerics.equal(job.precision) for c in candidates.values())
     steps_s = {label: candidate.by_round(times.counted) for label, candidate in candidates.items()}
     return Outcome(document, comparisons, forecasts, same_numbers, times.disturbed, steps_s)

@@ -55,7 +55,9 @@ def measured_now(
     """
     if testbed.interleaved:
         profile = profile.model_copy(deep=True, update={"costs": {}, "failures": {}})
-    forecasts, _ = plan_calibrated(testbed, job, texts, shared, profile, True, save_to, progress, every=True)
+    forecasts, _ = plan_calibrated(
+        testbed, job, texts, shared_options=shared, profile=profile, calibrate=True, save_to=save_to, progress=progress, every=True
+    )
     return forecasts
 
 

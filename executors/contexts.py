@@ -69,7 +69,7 @@ def _by_parts(layer: _BatchNorm, whole: Callable[[Tensor], Tensor], degrees: Seq
         return whole(x)
 
     def alone(part: Tensor) -> Tensor:
-        return functional.batch_norm(part, None, None, layer.weight, layer.bias, True, 0.0, layer.eps)
+        return functional.batch_norm(part, None, None, weight=layer.weight, bias=layer.bias, training=True, momentum=0.0, eps=layer.eps)
 
     normalize = chain([whole], repeat(alone))  # the first part updates the running statistics
 
@@ -149,7 +149,7 @@ class MathAttentionForDropout(TorchFunctionMode):
 
 def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False) -> Tensor:
     fused = query.is_cuda and query.dim() == 4 and not (attn_mask is not None and attn_mask.requires_grad)
-    math = not fused or choice_of(Call(query, key, value, attn_mask, is_causal, scale, dropout_p)) == "math"
+    math = not fused or choice_of(Call(query, key, value, mask=attn_mask, causal=is_causal, scale=scale, dropout=dropout_p)) == "math"
     with sdpa_kernel(SDPBackend.MATH) if dropout_p > 0.0 and math else nullcontext():
         return _ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 

@@ -61,7 +61,9 @@ def _lanes_program(backend: CpuBackend, device: str, lanes: int) -> Executable:
 
 def _value(name: str, device: str, kind: str) -> Value:
     operand = Operand(name, (_ELEMENTS,), (1,), "float32")
-    return Value(name, operand.shape, operand.strides, operand.dtype, device, kind, name, operand if kind == PARAMETER else None)
+    return Value(
+        name, operand.shape, operand.strides, dtype=operand.dtype, device=device, kind=kind, source=operand if kind == PARAMETER else None
+    )
 
 
 def _gaps_s(lane: Sequence[Measured]) -> list[float]:

@@ -120,9 +120,20 @@ class CpuTestbed(Testbed):
         """Measure the missing cost keys of plans on workers of this process, and those of plain PyTorch in its process."""
         backend = self._own_backend(machine, reference_kernel)
         own, loops = [plan for plan in plans if plan.strategy not in LOOPS], [plan for plan in plans if plan.strategy in LOOPS]
-        measured = calibrate_cpu(own, machine, lambda: Sampler(backend), profile, save_to, progress, rounds, backend.reference_kernels)
+        measured = calibrate_cpu(
+            own,
+            machine,
+            lambda: Sampler(backend),
+            profile=profile,
+            save_to=save_to,
+            progress=progress,
+            rounds=rounds,
+            reference_kernels=backend.reference_kernels,
+        )
         if loops:
-            measured += calibrate_cpu(loops, machine, lambda: ProcessSampler(self._plain), profile, save_to, progress, rounds)
+            measured += calibrate_cpu(
+                loops, machine, lambda: ProcessSampler(self._plain), profile=profile, save_to=save_to, progress=progress, rounds=rounds
+            )
         return measured + self._measure_collectives(plans, machine, profile, save_to, rounds)
 
     def _measure_collectives(self, plans: list[Plan], machine: Machine, profile: Profile, save_to: Path | None, rounds: int) -> int:

@@ -98,7 +98,15 @@ def _measure_pair(first: Bench, second: Bench, name: str, left: Issue, right: Is
     ends_s = list(_pair_seconds(first, graph, begin, ends))
     solo = [statistics.median(times) for times in alone]
     beside = [statistics.median([times[side] for times in ends_s]) for side in range(2)]
-    return PairTimes(name, solo[0], solo[1], beside[0], beside[1], statistics.median([max(times) for times in ends_s]), counts)
+    return PairTimes(
+        name,
+        first_s=solo[0],
+        second_s=solo[1],
+        first_beside_s=beside[0],
+        second_beside_s=beside[1],
+        together_s=statistics.median([max(times) for times in ends_s]),
+        counts=counts,
+    )
 
 
 def _balanced_counts(kernels: list[tuple[Bench, Issue]]) -> tuple[int, int]:

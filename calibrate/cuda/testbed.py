@@ -86,7 +86,15 @@ def measure_loop(bench: Bench, tiny: TinyOps, steps: int) -> LoopCosts:
         work()
         return driver.now_s() - begin
 
-    costs = loop_costs(tiny.loop_job, tiny.loop, tiny.machine, tiny.issue_s, seconds_of, CudaBackend(tiny.machine, driver), steps)
+    costs = loop_costs(
+        tiny.loop_job,
+        tiny.loop,
+        tiny.machine,
+        own_s=tiny.issue_s,
+        seconds_of=seconds_of,
+        backend=CudaBackend(tiny.machine, driver),
+        steps=steps,
+    )
     driver.synchronize()
     return costs
 
@@ -224,7 +232,16 @@ class GpuTestbed(Testbed):
         bench = Bench(self.driver, effort=self._effort)
         before_profiler(bench)
         outcome = calibrate_gpu(
-            plans, machine, self.driver, profile, save_to, monitored, self._deadline_s, self._effort, self._keep_samples, monitor.sample
+            plans,
+            machine,
+            self.driver,
+            profile=profile,
+            save_to=save_to,
+            progress=monitored,
+            deadline_s=self._deadline_s,
+            effort=self._effort,
+            keep_samples=self._keep_samples,
+            watch=monitor.sample,
         )
         self.left = outcome.left
         try:

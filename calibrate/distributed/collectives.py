@@ -278,7 +278,7 @@ def _on_all_devices(plan: Plan, task: Task) -> tuple[Plan, Task]:
 def _message(size_bytes: int, devices: Sequence[str]) -> Plan:
     """A plan with only a message of this many bytes, from the first device to the second."""
     source, target = devices[:2]
-    held = Value("sent", (size_bytes,), (1,), "uint8", source, BUFFER, "sent")
+    held = Value("sent", (size_bytes,), (1,), dtype="uint8", device=source, kind=BUFFER)
     arrived = replace(held, name="arrived", device=target, kind=ACTIVATION, storage="arrived")
     task = Task("message", Copy(source, target), source, reads=(held.operand(),), writes=(arrived.operand(),), phase=TRANSFER)
     values = {value.name: value for value in (held, arrived)}

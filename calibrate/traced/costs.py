@@ -59,8 +59,8 @@ class KeyCosts:
         issue_s = statistics.median(sample.issue_s for sample in samples)
         grid, blocks = geometry or (None, None)
         return KeyCost(
-            warm, None, work.op_class, work.flops, work.bytes, grid, blocks, max(0.0, issue_s), PROFILER if geometry else "",
-            task.body.loop_length,
+            warm, op_class=work.op_class, flops=work.flops, bytes=work.bytes, grid=grid, blocks_per_sm=blocks, issue_s=max(0.0, issue_s),
+            geometry_from=PROFILER if geometry else "", launches=task.body.loop_length,
         )  # fmt: skip
 
 

@@ -143,8 +143,9 @@ def profile_from_trace(path: Path, job: Job) -> Traced:
     if one_gpu(profile.identity.gpu) is None:
         profile.notes.append("peaks, bandwidth and links are those of a similar GPU")
     return Traced(
-        profile, steps.share, len(steps.complete), device_span_s(steps), device_period_s(steps), host.outside_s, missing,
-        tuple(steps.others_by_name()), checked(plain, gpu_machine(profile), profile, dense_precision(job, profile)),
+        profile, steps.share, steps=len(steps.complete), step_s=device_span_s(steps), period_s=device_period_s(steps),
+        outside_s=host.outside_s, missing=missing, others=tuple(steps.others_by_name()),
+        check=checked(plain, gpu_machine(profile), profile, dense_precision(job, profile)),
     )  # fmt: skip
 
 
@@ -167,9 +168,10 @@ def _gpu(recording: Recording, job: Job) -> tuple[Profile, GpuFacts]:
     capability = (_number(properties, "computeMajor"), _number(properties, "computeMinor"))
     memory_bytes = _number(properties, "totalGlobalMem")
     facts = GpuFacts(
-        name, sms, memory_bytes, 0, capability, _number(properties, "maxThreadsPerMultiprocessor", 2048),
-        _BLOCKS_PER_SM.get(capability, 32), _number(properties, "regsPerMultiprocessor", 65536),
-        _number(properties, "sharedMemPerMultiprocessor", 65536), 0,
+        name, sms, memory_bytes, cache_bytes=0, capability=capability, priority_levels=0,
+        threads_per_sm=_number(properties, "maxThreadsPerMultiprocessor", 2048), blocks_per_sm=_BLOCKS_PER_SM.get(capability, 32),
+        registers_per_sm=_number(properties, "regsPerMultiprocessor", 65536),
+        shared_bytes_per_sm=_number(properties, "sharedMemPerMultiprocessor", 65536),
     )  # fmt: skip
     extras: dict[str, Any] = {"capability": f"{capability[0]}.{capability[1]}", "trace": recording.source}
     identity = Identity(

@@ -129,11 +129,23 @@ class RecordedRun:
             if node >= 0:
                 one = self.operators.all[node]
                 shapes = tuple(shape for shape in one.shapes or () if shape)
-                ops.append(RecordedOp(name, phase, node, shapes, tuple(works), iteration, one.start_s, one.end_s))
+                start_s, end_s = one.start_s, one.end_s
             else:
+                shapes = ()
                 call = recording.works[works[0]].call
-                times = recording.calls[call][3:5] if call >= 0 else (recording.works[works[0]].start_s,) * 2
-                ops.append(RecordedOp(name, phase, -1, (), tuple(works), iteration, *times))
+                start_s, end_s = recording.calls[call][3:5] if call >= 0 else (recording.works[works[0]].start_s,) * 2
+            ops.append(
+                RecordedOp(
+                    name,
+                    phase,
+                    operator=node,
+                    shapes=shapes,
+                    works=tuple(works),
+                    iteration=iteration,
+                    start_s=start_s,
+                    end_s=end_s,
+                )
+            )
         return tuple(sorted(ops, key=lambda op: (op.start_s, op.works)))
 
     def _placed(self, operator: int) -> tuple[int, str, str]:

@@ -45,7 +45,7 @@ class CudaBackend:
         def load(part: Plan, kept: tuple[str, ...], begin: Start) -> Executable:
             if self.mode == EAGER:
                 return EagerProgram(site, part, tensors, seed, kept, begin)
-            return GraphProgram(site, part, tensors, seed, kept, self.unit, begin)
+            return GraphProgram(site, plan=part, tensors=tensors, seed=seed, keep=kept, unit=self.unit, start=begin)
 
         return load_parts(plan, keep, load, start)
 

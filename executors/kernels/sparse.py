@@ -38,11 +38,13 @@ def on_device(array: np.ndarray, device: torch.device) -> Tensor:
 
 #: Elements of a scratch tensor. On a CPU two of them fit into the second-level cache; on a GPU one is large enough to be worth a launch.
 _SCRATCH = {"cpu": 2**17, "cuda": 2**26}
+#: The mode of `torch.embedding_bag` that adds rows.
+_SUM = 0
 
 
 def weighted_sums(weights: Tensor, rows: Tensor, index: Tensor, indptr: Tensor) -> Tensor:
     """Sums of weights[t] · rows[index[t]], [len(indptr) − 1, W]. `weights`: [terms]. `rows`: [n, W]."""
-    return torch.embedding_bag(rows, index, indptr, False, 0, False, weights, True)[0]
+    return torch.embedding_bag(rows, index, indptr, mode=_SUM, per_sample_weights=weights, include_last_offset=True)[0]
 
 
 def _gathered(rows: Tensor, index: Tensor | None) -> Tensor:
@@ -106,7 +108,7 @@ def _by_sample(
             first = a[i] if isinstance(i, slice) else torch.index_select(a, 0, i, out=product)
             second = b[j] if isinstance(j, slice) else torch.index_select(b, 0, j, out=other[:count])
             torch.mul(first, second, out=product)
-            out[begin:end] = torch.embedding_bag(product, positions[:count], ends, False, 0, False, None, True)[0]
+            out[begin:end] = torch.embedding_bag(product, positions[:count], ends, mode=_SUM, include_last_offset=True)[0]
         return out
 
     return multiply

@@ -20,7 +20,7 @@ def modeled_slow_downs(first: Sequence[Cost], second: Sequence[Cost], device: De
     sms = max(2, device.sms) if device.kind == "cpu" else device.sms
     bare = replace(device, sms=sms, task_overhead_s=0.0, wake_s=0.0)
     bare_machine = Machine("interference", (bare,), (machine.memory(device.name),))
-    value = Value("x", (1,), (1,), "float32", device.name, "input", "x")
+    value = Value("x", (1,), (1,), dtype="float32", device=device.name, kind="input")
     read = (Operand("x", (1,), (1,), "float32"),)
     body = OpCall("aten.any.default")
     lanes = (first, second)

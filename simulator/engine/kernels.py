@@ -28,7 +28,7 @@ class Shape(NamedTuple):
 
 
 #: That of a kernel which has not been queued yet.
-_NO_SHAPE = Shape(1, 0, 0, 0.0, 0.0, 0.0, "")
+_NO_SHAPE = Shape(1, need=0, last_need=0, x_need=0.0, x_last=0.0, memory_share=0.0, group="")
 
 
 def shape_of(cost: Cost, sms: int, saturation_share: float, shared: bool = False) -> Shape:
@@ -52,7 +52,17 @@ def shape_of(cost: Cost, sms: int, saturation_share: float, shared: bool = False
 
     share, group = min(1.0, cost.memory_share), cost.group or cost.op_class
     compute = cost.compute_share if shared else 0.0
-    return Shape(waves, need, last_need, x_need(need), x_need(last_need), share, group, calls=cost.calls, compute_share=compute)
+    return Shape(
+        waves,
+        need=need,
+        last_need=last_need,
+        x_need=x_need(need),
+        x_last=x_need(last_need),
+        memory_share=share,
+        group=group,
+        calls=cost.calls,
+        compute_share=compute,
+    )
 
 
 @dataclass(slots=True, eq=False)

@@ -137,14 +137,14 @@ class Links(Allocator):
         links: list[Link] = [edge["link"] for edge in edges]
         latency_s, slowest = sum(link.latency_s for link in links), min(links, key=lambda link: link.bandwidth_bytes_per_s)
         route = Route(
-            tuple(hop for hop in hops if not devices.keys().isdisjoint(hop)),
-            tuple(channels),
-            latency_s,
-            slowest.bandwidth_bytes_per_s,
-            False,
-            (1.0,) * len(channels),
-            sum(link.latency_s * link.latency_error for link in links) / latency_s if latency_s else 0.0,
-            slowest.bandwidth_error,
+            directions=tuple(hop for hop in hops if not devices.keys().isdisjoint(hop)),
+            channels=tuple(channels),
+            latency_s=latency_s,
+            bandwidth_bytes_per_s=slowest.bandwidth_bytes_per_s,
+            alias=False,
+            loads=(1.0,) * len(channels),
+            latency_error=sum(link.latency_s * link.latency_error for link in links) / latency_s if latency_s else 0.0,
+            bandwidth_error=slowest.bandwidth_error,
         )
         line = self._machine.peer_transfers.get(f"{source}>{target}")
         return route if line is None else self._measured(route, line.latency_s, line.bytes_per_s)
@@ -204,14 +204,14 @@ class Links(Allocator):
             flow = Flow()
             flow.add(routes, 1.0)
             self._groups[pairs, moved_bytes] = Route(
-                tuple(flow.directions),
-                tuple(flow.loads),
-                max(route.latency_s for route in routes),
-                1.0 / flow.slowest_s if flow.slowest_s else inf,
-                not flow.loads,
-                tuple(flow.loads.values()),
-                flow.latency_error,
-                flow.bandwidth_error,
+                directions=tuple(flow.directions),
+                channels=tuple(flow.loads),
+                latency_s=max(route.latency_s for route in routes),
+                bandwidth_bytes_per_s=1.0 / flow.slowest_s if flow.slowest_s else inf,
+                alias=not flow.loads,
+                loads=tuple(flow.loads.values()),
+                latency_error=flow.latency_error,
+                bandwidth_error=flow.bandwidth_error,
             )
         return self._groups[pairs, moved_bytes]
 
@@ -299,7 +299,16 @@ class Links(Allocator):
             return ALIAS_ROUTE, 0.0
         loads = tuple(moved / busiest for moved in total.values())
         bandwidth = busiest / moving_s
-        return Route(tuple(directions), tuple(total), latency_s, bandwidth, False, loads, latency_error, bandwidth_error), busiest
+        return Route(
+            directions=tuple(directions),
+            channels=tuple(total),
+            latency_s=latency_s,
+            bandwidth_bytes_per_s=bandwidth,
+            alias=False,
+            loads=loads,
+            latency_error=latency_error,
+            bandwidth_error=bandwidth_error,
+        ), busiest
 
     def _by_protocols(self, body: Collective) -> tuple[Route, float, list[Line]]:
         """The route of a library's collective, the bytes on its busiest channel per byte of one device's data, and its lines."""
@@ -322,8 +331,16 @@ class Links(Allocator):
             return ALIAS_ROUTE, 0.0, []
         loads = tuple(load / busiest for load in total.values())
         # The errors of a network exceed those of the protocols, which were fitted within nodes.
-        errors = (across.latency_error, across.bandwidth_error)
-        route = Route(tuple(inside.directions | across.directions), tuple(total), 0.0, inf, False, loads, *errors)
+        route = Route(
+            directions=tuple(inside.directions | across.directions),
+            channels=tuple(total),
+            latency_s=0.0,
+            bandwidth_bytes_per_s=inf,
+            alias=False,
+            loads=loads,
+            latency_error=across.latency_error,
+            bandwidth_error=across.bandwidth_error,
+        )
         return route, busiest, lines(self._machine.protocols, body.operation, body.algorithm == TREE, spread)
 
     def alone_s(self, route: Route, moved_bytes: float) -> float:

@@ -207,7 +207,14 @@ class _Site:
         """
         blocks = min(route.blocks, self._sms)
         return Shape(
-            1, blocks, blocks, float(blocks), float(blocks), min(1.0, route.draws_bytes_per_s / self._bytes_per_s), "collective", held=True
+            1,
+            need=blocks,
+            last_need=blocks,
+            x_need=float(blocks),
+            x_last=float(blocks),
+            memory_share=min(1.0, route.draws_bytes_per_s / self._bytes_per_s),
+            group="collective",
+            held=True,
         )
 
 

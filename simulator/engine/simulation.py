@@ -68,7 +68,17 @@ def simulate(
     >>> [(span.task, span.start_s, span.end_s) for span in timeline.spans]
     [('train', 0.0, 3.0), ('log', 3.0, 5.0), ('train', 3.0, 6.0), ('log', 6.0, 8.0)]
     """
-    return _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers, merge)[0]
+    return _run(
+        plan,
+        machine,
+        costs,
+        mode=mode,
+        iterations=iterations,
+        dependencies=dependencies,
+        use_cache=use_cache,
+        pair_multipliers=pair_multipliers,
+        merge=merge,
+    )[0]
 
 
 def simulated_step_s(
@@ -80,7 +90,16 @@ def simulated_step_s(
     """`simulate(...).step_s` in eager mode, in seconds, without the rest of the timeline: for many plans, or many costs of one."""
     _check(plan, machine, costs, EAGER, None)
     with gc_paused():
-        simulation = Simulation(plan, machine, costs, EAGER, None, dependencies_of(plan, machine), True, pair_multipliers)
+        simulation = Simulation(
+            plan,
+            machine,
+            costs,
+            mode=EAGER,
+            iterations=None,
+            dependencies=dependencies_of(plan, machine),
+            use_cache=True,
+            pair_multipliers=pair_multipliers,
+        )
         simulation.play()
         return simulation.step_s
 
@@ -98,7 +117,9 @@ def timed_simulation(
     Returns the timeline, the wall-clock seconds from derived dependencies and resolved costs to the last event, and by task the seconds
     that it takes alone (`Simulation.alone_s`).
     """
-    return _run(plan, machine, costs, mode, None, dependencies, True, pair_multipliers)
+    return _run(
+        plan, machine, costs, mode=mode, iterations=None, dependencies=dependencies, use_cache=True, pair_multipliers=pair_multipliers
+    )
 
 
 def _run(
@@ -108,7 +129,17 @@ def _run(
     dependencies = dependencies or dependencies_of(plan, machine)
     with gc_paused():
         begin = time.perf_counter()
-        simulation = Simulation(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers, merge)
+        simulation = Simulation(
+            plan,
+            machine,
+            costs,
+            mode=mode,
+            iterations=iterations,
+            dependencies=dependencies,
+            use_cache=use_cache,
+            pair_multipliers=pair_multipliers,
+            merge=merge,
+        )
         simulation.play()
         wall_s = time.perf_counter() - begin
         return simulation.timeline(), wall_s, simulation.alone_s
@@ -183,7 +214,7 @@ class Simulation:
         needed = Capacity(plan, machine, recipes, links, pair_multipliers or {}) if iterations is None and len(streams) > 1 else None
         #: What the tasks of a period need of what they share takes this long, so that no steady state is shorter.
         self._least_s = max(needed.needed_s.values()) if needed is not None else 0.0
-        self._world = World(self._env, program, links, recipes, list(streams.values()), self._watch, merge)
+        self._world = World(self._env, program, links, recipes=recipes, lanes=list(streams.values()), watch=self._watch, merge=merge)
         hosts = self._start(streams, contended, costs, iterations)
         if isinstance(self._watch, SteadyState):
             any_pair = bool(pair_multipliers) or any(machine.device(name).shared_overhead_s for name in contended)

@@ -258,7 +258,16 @@ def _links(entry: LinkEntry, names: list[str], sizes: Mapping[str, int]) -> list
     (latency_s, latency_source), (bandwidth, bandwidth_source) = entry.latency_s, entry.bandwidth_bytes_per_s
     latency_error, bandwidth_error = _error(latency_source), _error(bandwidth_source)
     return [
-        Link(a, b, latency_s, bandwidth, entry.duplex, entry.channel, False, latency_error, bandwidth_error)
+        Link(
+            source=a,
+            target=b,
+            latency_s=latency_s,
+            bandwidth_bytes_per_s=bandwidth,
+            duplex=entry.duplex,
+            channel=entry.channel,
+            latency_error=latency_error,
+            bandwidth_error=bandwidth_error,
+        )
         for one, other in _ends(entry, names, sizes)
         for a, b in ((one, other), (other, one))
     ]

@@ -44,7 +44,7 @@ def with_whole_mean(graph: TrainingGraph, parts: int) -> TrainingGraph:
     values, sizes = dict(graph.values), dict(graph.storage_bytes)
 
     def add(name: str, dtype: str, kind: str) -> Operand:
-        value = values[name] = Value(name, (), (), dtype, "", kind, name)
+        value = values[name] = Value(name, (), (), dtype=dtype, device="", kind=kind)
         sizes[name] = value.operand().bytes
         return value.operand()
 
@@ -106,7 +106,7 @@ def _of_targets(graph: TrainingGraph, index: int, parts: int) -> Count:
 
     def made(name: str, arguments: list, reads: Sequence[Operand], shape: tuple[int, ...], dtype: str) -> Operand:
         write = Operand(f"{op.name}:{len(ops)}", shape, contiguous(shape), dtype)
-        ops.append(Op(op.name, _call(name, arguments), FORWARD, op.layer, "", tuple(reads), (write,)))
+        ops.append(Op(op.name, _call(name, arguments), FORWARD, layer=op.layer, reads=tuple(reads), writes=(write,)))
         return write
 
     one, two = {"$": 0}, {"$": 1}

@@ -54,7 +54,19 @@ class Divided:
         repaired = exact.repaired(printed, tables)
         known = perf_counter()
         best = tuple(search.cheapest_of(repaired))
-        return cls(job, machine, server, model, network, tables, printed, repaired, best, known - start, perf_counter() - known)
+        return cls(
+            job,
+            machine,
+            server,
+            model=model,
+            network=network,
+            tables=tables,
+            printed=printed,
+            repaired=repaired,
+            best=best,
+            costs_s=known - start,
+            search_s=perf_counter() - known,
+        )
 
     @cached_property
     def fastest(self) -> list[Configuration]:

@@ -121,7 +121,11 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A named tensor. `source`: the tensor of the job, and the view steps that cut a shard of it, that the initial content comes from."""
+    """A named tensor.
+
+    `storage`: what its bytes lie on, by default one of its own with its name. `source`: the tensor of the job, and the view steps that cut
+    a shard of it, that the initial content comes from.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -129,8 +133,12 @@ class Value:
     dtype: str
     device: str
     kind: str
-    storage: str
+    storage: str = ""
     source: Operand | None = None
+
+    def __post_init__(self):
+        if not self.storage:
+            object.__setattr__(self, "storage", self.name)
 
     def operand(self) -> Operand:
         """The whole value, without views."""

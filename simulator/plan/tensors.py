@@ -19,11 +19,12 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def part(operand: Operand, first: int, end: int) -> Operand:
-    """Entries `first` to `end` (exclusive) along dimension 0."""
-    if (first, end) == (0, operand.shape[0]):
+def part(operand: Operand, first: int, end: int, dim: int = 0) -> Operand:
+    """Entries `first` to `end` (exclusive) along dimension `dim`."""
+    shape = operand.shape
+    if (first, end) == (0, shape[dim]):
         return operand
-    return viewed(operand, (end - first, *operand.shape[1:]), operand.strides, "aten.slice.Tensor", 0, first, end)
+    return viewed(operand, (*shape[:dim], end - first, *shape[dim + 1 :]), operand.strides, "aten.slice.Tensor", dim, first, end)
 
 
 def entry(operand: Operand, position: int) -> Operand:
@@ -74,7 +75,7 @@ class PlanTensors:
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: str, device: str) -> Operand:
         """Make a contiguous scratch value, and return its operand."""
-        return self.add(Value(name, shape, contiguous(shape), dtype, device, SCRATCH, name)).operand()
+        return self.add(Value(name, shape, contiguous(shape), dtype=dtype, device=device, kind=SCRATCH)).operand()
 
     def on_host(self, name: str, like: Value) -> Value:
         """Make a contiguous value in the host's memory with the shape, kind and source of another."""

@@ -49,13 +49,13 @@ def judged(validations: Iterable[Validation], kind: str | None = None) -> list[J
     return [
         Judged(
             validation.model,
-            validation.batch_size,
-            row.strategy,
-            bool(validation.device.get("processes")),
-            row.predicted_step_s,
-            row.predicted_interval_s,
-            row.measured_step_s,
-            str(validation.device.get("name")) if validation.device.get("kind") == "gpu" else "",
+            batch=validation.batch_size,
+            strategy=row.strategy,
+            processes=bool(validation.device.get("processes")),
+            predicted_s=row.predicted_step_s,
+            interval_s=row.predicted_interval_s,
+            measured_s=row.measured_step_s,
+            gpu=str(validation.device.get("name")) if validation.device.get("kind") == "gpu" else "",
         )
         for validation in validations
         if not validation.busy and (kind is None or validation.device.get("kind") == kind)

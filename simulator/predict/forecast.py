@@ -146,7 +146,7 @@ def _forecast(plan: Plan, target: Target) -> Forecast:
         if steps_s:
             raise NotRepeatedError(plan)  # what a group takes in each round is not known
         group = repeated_group(plan, timeline, issued_seconds(plan, machine, costs, timeline, dependencies))
-        of_group = sensitivity(plan, machine, costs, group.begun, dependencies, co_runs, group.tasks)
+        of_group = sensitivity(plan, machine, costs, timeline=group.begun, dependencies=dependencies, co_runs=co_runs, issued=group.tasks)
         depends_on = WeightedSensitivity([(1.0, depends_on), (group.count, of_group)])
         parts = weighted_parts([(1.0, parts), (group.count, step_parts(group.timeline, seconds))])
         shares = _whole_shares(group, costs, model, shares)
@@ -157,14 +157,14 @@ def _forecast(plan: Plan, target: Target) -> Forecast:
         plan,
         machine,
         costs,
-        _with_kinds(timeline, plan, machine),
-        shares,
-        wall_s,
-        depends_on,
-        held,
-        reserved(held, plan, machine, dependencies, mode),
-        peak,
-        parts,
+        timeline=_with_kinds(timeline, plan, machine),
+        shares=shares,
+        simulate_wall_s=wall_s,
+        sensitivity=depends_on,
+        memory_bytes=held,
+        reserved_bytes=reserved(held, plan, machine, dependencies, mode),
+        at_peak=peak,
+        parts=parts,
         rounds_error=rounds_error,
         float32=model.precision,
     )
@@ -199,18 +199,18 @@ def _forecast_segments(plan: Plan, target: Target) -> Forecast:
     return Forecast(
         plan,
         machine,
-        [cost for own in forecasts for cost in own.costs],
-        switching(segments, shown),
-        weighted_shares([(own_s, own.shares) for own_s, own in zip(seconds, forecasts, strict=True)]),
-        sum(own.simulate_wall_s for own in forecasts),
-        WeightedSensitivity([(factor, own.sensitivity) for factor, own in zip(factors, forecasts, strict=True)]),
-        most([own.memory_bytes for own in forecasts]),
-        most([own.reserved_bytes for own in forecasts]),
-        highest([own.at_peak for own in forecasts]),
-        weighted_parts([(factor, own.parts) for factor, own in zip(factors, forecasts, strict=True)]),
-        phases(segments),
-        max(own.rounds_error for own in forecasts),
-        model.precision,
+        costs=[cost for own in forecasts for cost in own.costs],
+        timeline=switching(segments, shown),
+        shares=weighted_shares([(own_s, own.shares) for own_s, own in zip(seconds, forecasts, strict=True)]),
+        simulate_wall_s=sum(own.simulate_wall_s for own in forecasts),
+        sensitivity=WeightedSensitivity([(factor, own.sensitivity) for factor, own in zip(factors, forecasts, strict=True)]),
+        memory_bytes=most([own.memory_bytes for own in forecasts]),
+        reserved_bytes=most([own.reserved_bytes for own in forecasts]),
+        at_peak=highest([own.at_peak for own in forecasts]),
+        parts=weighted_parts([(factor, own.parts) for factor, own in zip(factors, forecasts, strict=True)]),
+        phases=phases(segments),
+        rounds_error=max(own.rounds_error for own in forecasts),
+        float32=model.precision,
     )
 
 

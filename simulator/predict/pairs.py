@@ -93,4 +93,13 @@ def judged(pair: Pair, predict: Callable[[Side], Forecast] = predicted_side) -> 
     alike = before.plan.strategy == after.plan.strategy or {before.plan.strategy, after.plan.strategy} <= PLAIN
     low, high = speedup_interval(before.sensitivity, after.sensitivity) if alike else paired_interval(before, after)
     gain = samples * before.timeline.step_s / after.timeline.step_s
-    return Judgment(pair.rule, pair.label, pair.source, pair.gain, gain, (samples * low, samples * high), pair.fitted, alike=alike)
+    return Judgment(
+        pair.rule,
+        pair.label,
+        pair.source,
+        measured=pair.gain,
+        predicted=gain,
+        interval=(samples * low, samples * high),
+        fitted=pair.fitted,
+        alike=alike,
+    )

@@ -60,7 +60,7 @@ def sensitivity(
 
     `issued`: the tasks that hosts issue in that time; None for all of a period.
     """
-    return _Attribution(plan, machine, costs, timeline, dependencies, co_runs, issued).sensitivity()
+    return _Attribution(plan, machine, costs, timeline=timeline, dependencies=dependencies, co_runs=co_runs, issued=issued).sensitivity()
 
 
 def issued_seconds(
@@ -69,7 +69,7 @@ def issued_seconds(
     """What each host that issues tasks one by one spends on each of them, by name, in a steady period."""
     if timeline.mode == GRAPH:
         return []
-    own = _Attribution(plan, machine, costs, timeline, dependencies, False, None)
+    own = _Attribution(plan, machine, costs, timeline=timeline, dependencies=dependencies, co_runs=False, issued=None)
     return [issues.seconds for issues in own.issues.values()]
 
 

@@ -118,7 +118,9 @@ class _Builder:
         rank, order, iterations, graph = self.ranks[number], self.orders[number], self.iterations[number], self.graph
         prefix = rank_prefix(rank.rank) if len(self.ranks) > 1 else ""
         shift = self.shifts_s[number]
-        host = add_threads(graph, rank, order, iterations, streams, prefix, self.begin_s - shift, shift)
+        host = add_threads(
+            graph, rank, order, iterations=iterations, streams=streams, prefix=prefix, begin_s=self.begin_s - shift, shift_s=shift
+        )
         updates = [(a.start_s, a.end_s, a.name) for a in rank.annotations if a.name.startswith("Optimizer.step#")]
         callers = _callers(rank, iterations)
         nodes: dict[int, int] = {}
@@ -135,7 +137,9 @@ class _Builder:
                 lost = -1
                 launch = [node for node in (host.launch_of_call.get(work.call, -1),) if node >= 0]
                 if work.call < 0:
-                    lost, key = self._lost_launch(rank, order, index, previous, next_stream, links, shift, key, prefix)
+                    lost, key = self._lost_launch(
+                        rank, order, index, previous=previous, stream=next_stream, links=links, shift=shift, key=key, prefix=prefix
+                    )
                     ready_s = key[1]
                 elif index in order.paused:
                     lost = graph.host(next_stream, GRAPH_PAUSE, order.paused[index] - order.launch_gap_s, key, prefix)
@@ -144,17 +148,22 @@ class _Builder:
                 next_stream += lost >= 0
                 early_s = max(0.0, works[previous].end_s - work.start_s) if previous >= 0 else 0.0  # it only waited: see `lanes_of`
                 seconds, op = max(0.0, work.duration_s - early_s), rank.operators.launching(work.call)
-                body = Recorded(work.name, work.category, seconds, work.bytes, work.grid, op, *callers.get(work.call, ()))
+                around, call = callers.get(work.call, ("", 0))
+                body = Recorded(work.name, work.category, seconds, bytes=work.bytes, grid=work.grid, op=op, callers=around, call=call)
                 label = prefix + short_name(work.name)
                 after = [lost, *launch] if lost >= 0 else launch  # the launch last: `edit.launches`
                 phase, layer = _annotated(rank, index, updates)
                 if (number, index) in transfers:
                     arrival = Recorded(work.name, work.category, 0.0)
-                    arrivals[number, index] = first = graph.add(Node(label + ARRIVAL, arrival, name, stream, key, after, phase))
+                    arrivals[number, index] = first = graph.add(
+                        Node(label=label + ARRIVAL, body=arrival, device=name, stream=stream, key=key, after=after, phase=phase)
+                    )
                     links.append((first, order.work_after.get(index, [])))
                     body, after = replace(body, duration_s=transfers[number, index]), []
                 times = (work.start_s + shift - self.begin_s, work.end_s + shift - self.begin_s)
-                nodes[index] = graph.add(Node(label, body, name, stream, key, after, phase, times, layer))
+                nodes[index] = graph.add(
+                    Node(label, body, device=name, stream=stream, key=key, after=after, phase=phase, recorded_s=times, layer=layer)
+                )
                 if (number, index) not in transfers:
                     links.append((nodes[index], order.work_after.get(index, [])))
                 previous = index

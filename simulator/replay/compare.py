@@ -68,7 +68,16 @@ def compare(replay: Replay, simulated: Timeline, worst: int = 10) -> ReplayCompa
     exposed_m, exposed_s = (_exposed(replay.plan, t, begin, end) / number for begin, end, number, t in counted)
     period_m, period_s = ((end - begin) / number for begin, end, number, _ in counted)
     misplaced = _worst(replay, measured, simulated, predicted, worst)
-    return ReplayComparison(period_m, period_s, steps, _streams(counted), exposed_m, exposed_s, misplaced, len(measured.spans))
+    return ReplayComparison(
+        period_measured_s=period_m,
+        period_simulated_s=period_s,
+        steps=steps,
+        streams=_streams(counted),
+        exposed_measured_s=exposed_m,
+        exposed_simulated_s=exposed_s,
+        worst=misplaced,
+        kernels=len(measured.spans),
+    )
 
 
 def times_of(timeline: Timeline) -> dict[str, tuple[float, float]]:

@@ -352,7 +352,9 @@ class PlanBuilder(CopyValues):
         body = Update(job.optimizer, job.form, tuple(parameters), job.hyper, job.rates, may_skip=job.scales_loss)
         reads = tuple(self.gradient(parameter) for parameter in parameters) + ((self._overflow,) if job.scales_loss else ())
         name, device = self._own(name), self.place.home(parameters[0])
-        return Task(name, body, device, stream, priority, reads, (), tuple(mutates), phase=UPDATE, layer=layer, lag=lag)
+        return Task(
+            name, body, device, stream=stream, priority=priority, reads=reads, mutates=tuple(mutates), phase=UPDATE, layer=layer, lag=lag
+        )
 
     def updates(self, lag: int = 0) -> list[Task]:
         """Return the updates of plain training: one update of all parameters, or one per parameter in the for-loop form."""
@@ -434,7 +436,7 @@ class PlanBuilder(CopyValues):
             name, made = self._own(f"{parameter}::gradient"), self.graph.gradients[parameter]
             if name not in self.tensors.values:
                 strides, device = self.graph.values[parameter].strides, self.place.home(self.graph.gradients[parameter].value)
-                self.tensors.add(Value(name, made.shape, strides, made.dtype, device, BUFFER, name))
+                self.tensors.add(Value(name, made.shape, strides, dtype=made.dtype, device=device, kind=BUFFER))
             return self.tensors.values[name].operand()
         return self._operand(self.graph.gradients[parameter], self._first(parameter))
 
@@ -553,5 +555,7 @@ class PlanBuilder(CopyValues):
         if self._kept != "bucketed" or self._holds(microbatch):
             return [made("accumulate", ADD, addend, self.gradient(parameter))]
         name = self._own(f"{parameter}::bucket")
-        bucket = self.tensors.add(Value(name, addend.shape, contiguous(addend.shape), addend.dtype, device, BUFFER, name)).operand()
+        bucket = self.tensors.add(
+            Value(name, addend.shape, contiguous(addend.shape), dtype=addend.dtype, device=device, kind=BUFFER)
+        ).operand()
         return [made("copy", COPY, addend, bucket), made("accumulate", ADD, bucket, self.gradient(parameter))]

@@ -134,7 +134,9 @@ class CopyValues:
                 storage = self._name(value.storage, microbatch) if value.storage in self.graph.values else name
                 source = self._slice(value, microbatch) if value.kind == INPUT else None
                 device = self.place.home(operand.value)
-                placed = Value(name, value.shape, value.strides, value.dtype, device, value.kind, storage, source)
+                placed = Value(
+                    name, value.shape, value.strides, dtype=value.dtype, device=device, kind=value.kind, storage=storage, source=source
+                )
                 self.tensors.add(placed, self.graph.storage_bytes[value.storage])
         return operand if name == operand.value else _named(operand, name)
 
@@ -163,7 +165,16 @@ class CopyValues:
         if name not in self.tensors.values:
             value = self.graph.values[tensor]
             source, storage = value.origin(), self._own(value.storage)
-            carried = Value(name, value.shape, value.strides, value.dtype, self.place.home(tensor), kind, storage, source)
+            carried = Value(
+                name,
+                value.shape,
+                value.strides,
+                dtype=value.dtype,
+                device=self.place.home(tensor),
+                kind=kind,
+                storage=storage,
+                source=source,
+            )
             self.tensors.add(carried, self.graph.storage_bytes[value.storage])
         return self.tensors.values[name]
 
@@ -174,7 +185,9 @@ class CopyValues:
             strides = parameter.strides if shape else ()
             origin = parameter.source or parameter.operand()
             source = Operand(tensor, shape, origin.strides, dtype, origin.views) if shape else Operand(tensor, shape, (), dtype)
-            self.tensors.add(Value(name, shape, strides, dtype, parameter.device, OPTIMIZER_STATE, name, source), source.bytes)
+            self.tensors.add(
+                Value(name, shape, strides, dtype=dtype, device=parameter.device, kind=OPTIMIZER_STATE, source=source), source.bytes
+            )
         return self.tensors.values[name].operand()
 
 

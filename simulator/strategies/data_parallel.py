@@ -332,7 +332,9 @@ class Replicas:
         stream, priority = (TRANSFERS + urgency, priority_of(urgency, self._levels)) if options.aside else (COMPUTE, 0)
         algorithm = options.algorithm if options.server == "all-reduce" else ALGORITHM_OF[options.server]
         root = {"host": HOST, "first": self.every[0]}.get(options.server, "")
-        return Group(self.machine, self.every, algorithm, root, stream, priority, self._listed)
+        return Group(
+            self.machine, devices=self.every, algorithm=algorithm, root=root, stream=stream, priority=priority, listed=self._listed
+        )
 
     def _gradients_of(self, builder: PlanBuilder) -> dict[str, Operand]:
         """The gradients of one device by their storage on the first device."""

@@ -176,7 +176,16 @@ class ShardedReplicas:
         experts = frozenset(parameters_of_experts(self.graph)) if options.ep > 1 else frozenset[str]()
         self.units = Units(NAME, self.graph, apart=experts, whole=whole)
         sums: Sums = "flat" if options.shard != "1" else "whole" if whole else "in place"
-        self.shards = Shards(job, machine, self.builders, mesh, self.units, mesh.names[0], (COMPUTE, GATHER, REDUCE), sums)
+        self.shards = Shards(
+            job,
+            machine,
+            self.builders,
+            mesh=mesh,
+            units=self.units,
+            first_device=mesh.names[0],
+            streams=(COMPUTE, GATHER, REDUCE),
+            sums=sums,
+        )
 
     def plan(self) -> Plan:
         """The finished plan."""

@@ -44,7 +44,16 @@ def in_turn(strategy: str, plans: Sequence[tuple[Plan, int]], options: Mapping[s
         losses += own.losses
         gradients = dict(own.gradients)
         segments.append(Segment(own.tasks, repeat))
-    return Plan(strategy, tuple(segments), values, storages, tuple(losses), gradients, dict(options), dict(semantics))
+    return Plan(
+        strategy,
+        segments=tuple(segments),
+        values=values,
+        storages=storages,
+        losses=tuple(losses),
+        gradients=gradients,
+        options=dict(options),
+        semantics=dict(semantics),
+    )
 
 
 def _primed(plan: Plan, primes: str) -> Plan:
@@ -127,7 +136,9 @@ class Options(stale_pipeline.Options):
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """Two segments: the stale pipeline, then the synchronous one on the same devices. Raises SchedcastError as both do."""
     forward, backward = stale_pipeline.devices(NAME, machine, options)
-    stale = stale_pipeline.stale(NAME, job, machine, costs, replace(options, microbatches=0), forward, backward)
+    stale = stale_pipeline.stale(
+        NAME, job, machine, costs=costs, options=replace(options, microbatches=0), forward=forward, backward=backward
+    )
     then = _then(job, machine, costs, replace(options, placement=str(stale.semantics["placement"])), forward, backward)
     switch = options.before_switch
     semantics = dict(stale.semantics) | {"stale_iterations": switch, "then": options.then, "microbatches": then.semantics["microbatches"]}
@@ -143,4 +154,6 @@ def _then(
     with named(NAME):
         cut_graph = cut(job, machine, costs, options, stages, microbatches)
     order = _ORDERS[options.then](stages, microbatches)
-    return scheduled(NAME, job, machine, DrainingOptions(fold="off"), order, forward, cut_graph, backward)
+    return scheduled(
+        NAME, job, machine, options=DrainingOptions(fold="off"), schedule=order, devices=forward, cut_graph=cut_graph, backward=backward
+    )

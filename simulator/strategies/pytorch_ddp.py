@@ -155,7 +155,7 @@ def _flat(build: PlanBuilder, name: str, parameters: Iterable[str]) -> Operand:
     """A device's bucket, which it keeps from step to step."""
     gradients = [build.gradient(parameter) for parameter in parameters]
     shape, own = (sum(gradient.elements for gradient in gradients),), f"{name}@{build.device}"
-    return build.tensors.add(Value(own, shape, contiguous(shape), gradients[0].dtype, build.device, BUFFER, own)).operand()
+    return build.tensors.add(Value(own, shape, contiguous(shape), dtype=gradients[0].dtype, device=build.device, kind=BUFFER)).operand()
 
 
 def _copies(build: PlanBuilder, parameter: str, place: Operand) -> tuple[Task, Task]:

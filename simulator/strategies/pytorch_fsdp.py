@@ -76,7 +76,7 @@ class _Loop:
         self.units = Units(NAME, self.graph, rest=ROOT)
         #: A CPU has no streams: the thread that computes waits for each collective.
         streams = (COMPUTE, GATHER, REDUCE) if machine.devices[0].kind == "gpu" else (COMPUTE,) * 3
-        self.shards = Shards(job, machine, builders, mesh, self.units, mesh.names[0], streams)
+        self.shards = Shards(job, machine, builders, mesh=mesh, units=self.units, first_device=mesh.names[0], streams=streams)
         self._tasks = whole_counts(mesh.across(streams[2]), builders)
         self._gathered: dict[str, Gathered] = {}  # by unit, what was gathered and not copied out
         self._read: list[dict[str, Operand]] = [{} for _ in builders]  # by device, what ops read in place of values of the graph

@@ -177,19 +177,19 @@ def _discover() -> dict[str, Strategy]:
             continue
         uses_costs = getattr(module, "USES_COSTS", False)
         strategies[module.NAME] = Strategy(
-            module.NAME,
-            module.ABOUT,
-            module.Options,
-            _on_machine(module.NAME, module.plan, uses_costs),
-            getattr(module, "FAMILY", module.NAME),
-            uses_costs,
-            getattr(module, "METHODS", ()),
-            getattr(module, "LEAST_DEVICES", 1),
-            getattr(module, "EXECUTED", True),
-            getattr(module, "ALIASES", ()),
-            getattr(module, "candidates", getattr(module, "CANDIDATES", None)),
-            getattr(module, "portion", Strategy.portion),
-            getattr(module, "FOR_LANGUAGE_MODELS", False),
+            name=module.NAME,
+            about=module.ABOUT,
+            options_type=module.Options,
+            plan=_on_machine(module.NAME, module.plan, uses_costs),
+            family=getattr(module, "FAMILY", module.NAME),
+            uses_costs=uses_costs,
+            methods=getattr(module, "METHODS", ()),
+            least_devices=getattr(module, "LEAST_DEVICES", 1),
+            executed=getattr(module, "EXECUTED", True),
+            aliases=getattr(module, "ALIASES", ()),
+            candidates=getattr(module, "candidates", getattr(module, "CANDIDATES", None)),
+            portion=getattr(module, "portion", Strategy.portion),
+            for_language_models=getattr(module, "FOR_LANGUAGE_MODELS", False),
         )
     return dict(sorted(strategies.items(), key=lambda item: (item[0] != "baseline", item[1].least_devices, item[0])))
 

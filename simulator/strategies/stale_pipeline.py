@@ -59,7 +59,18 @@ def stale(
         tuple(2 * (stages - 1) - stage for stage in range(stages)),
         options.first == "backward",
     )
-    return asynchronous(name, job, machine, costs, options, cycle, forward, backward, options.backward_weights, options.sends == "staged")
+    return asynchronous(
+        name,
+        job,
+        machine,
+        costs=costs,
+        options=options,
+        cycle=cycle,
+        forward=forward,
+        backward=backward,
+        weights=options.backward_weights,
+        staged=options.sends == "staged",
+    )
 
 
 def devices(name: str, machine: Machine, options: Options) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -84,7 +84,7 @@ def split_groups(graph: TrainingGraph) -> tuple[TrainingGraph, dict[str, int]]:
         for group, group_op in enumerate(group_ops):
             group_of[group_op.name] = group
             for operand in group_op.writes:
-                values[operand.value] = Value(operand.value, operand.shape, operand.strides, operand.dtype, "", SCRATCH, operand.value)
+                values[operand.value] = Value(operand.value, operand.shape, operand.strides, dtype=operand.dtype, device="", kind=SCRATCH)
                 sizes[operand.value] = operand.elements * DTYPE_BYTES[operand.dtype]
         ops += group_ops
         ops += _concatenations(op, group_ops)

@@ -320,4 +320,4 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 
     most = stages if options.memory == "1f1b" else None
     schedule = order(stages, microbatches, seconds_of, most, options.shape)
-    return scheduled(NAME, job, machine, options, schedule, devices, cut_graph)
+    return scheduled(NAME, job, machine, options=options, schedule=schedule, devices=devices, cut_graph=cut_graph)

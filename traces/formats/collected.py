@@ -147,11 +147,13 @@ class Collected:
         )
         lost_s = tuple(_seconds(self.calls[index], origin)[0] for index in _lost(self.calls, launching))
         origin_ns = origin + self.base_ns
-        called = operator_tree(self.operators, threads, calls, external, origin, self.properties, self.modules)
+        called = operator_tree(
+            self.operators, threads, calls, external_of_call=external, origin_ns=origin, properties=self.properties, modules=self.modules
+        )
         memory = tuple(change for _, change in sorted(self.memory, key=itemgetter(0)))
         return Recording(
-            source, tuple(works), tuple(calls), syncs, tuple(annotations), origin_ns, self.rank, self.world, tuple(notes), called, memory,
-            lost_s,
+            source, works=tuple(works), calls=tuple(calls), syncs=syncs, annotations=tuple(annotations), origin_ns=origin_ns,
+            rank=self.rank, world_size=self.world, notes=tuple(notes), operators=called, memory=memory, lost_s=lost_s,
         )  # fmt: skip
 
     def _drop_strays(self, notes: list[str]) -> None:

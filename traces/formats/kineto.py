@@ -133,7 +133,11 @@ class _Events(Collected):
         if is_operator:
             shapes, types = shapes_of(args.get("Input Dims")), types_of(args.get("Input type"))
             sequence = integer(args.get("Sequence number"), -1)
-            self.operators.append(RawOperator(name, thread, start, start + length, shapes, external, types, sequence))
+            self.operators.append(
+                RawOperator(
+                    name, thread, start_ns=start, end_ns=start + length, shapes=shapes, external=external, types=types, sequence=sequence
+                )
+            )
         elif is_module and len(self.modules) < MOST_OPERATORS:
             self.modules.append(RawOperator(name.removeprefix(MODULE), thread, start, start + length, None, -1))
         if on_device:
@@ -153,13 +157,13 @@ def _work(event: dict, args: dict, name: str, category: str) -> Work:
     stream = integer(args.get("stream", event.get("tid")), 0)
     return Work(
         name,
-        category_of(name) if category == KERNEL else category,
-        device,
-        max(0, stream),
-        0.0,
-        0.0,
-        float(max(0, integer(args.get("bytes"), 0))),
-        volume(args.get("grid")),
+        category=category_of(name) if category == KERNEL else category,
+        device=device,
+        stream=max(0, stream),
+        start_s=0.0,
+        end_s=0.0,
+        bytes=float(max(0, integer(args.get("bytes"), 0))),
+        grid=volume(args.get("grid")),
         block=volume(args.get("block")),
         registers=max(0, integer(args.get("registers per thread"), 0)),
         shared_bytes=max(0, integer(args.get("shared memory"), 0)),

@@ -389,7 +389,7 @@ def operator_tree(
 
     `modules` are nested by themselves.
     """
-    called = operator_tree(modules, threads, (), (), origin_ns, {}, []).all if modules else ()
+    called = operator_tree(modules, threads, (), external_of_call=(), origin_ns=origin_ns, properties={}, modules=[]).all if modules else ()
     raw.sort(key=lambda operator: (operator.start_ns, -operator.end_ns))
     open_by_thread: dict[int, list[int]] = {}
     operators: list[Operator] = []
@@ -411,6 +411,7 @@ def operator_tree(
             continue
         one = raw[index]
         span = ((one.start_ns - origin_ns) / 1e9, (one.end_ns - origin_ns) / 1e9)
-        operators.append(Operator(one.name, thread, *span, one.shapes, opened[-1] if opened else -1, one.types, one.sequence))
+        parent = opened[-1] if opened else -1
+        operators.append(Operator(one.name, thread, *span, shapes=one.shapes, parent=parent, types=one.types, sequence=one.sequence))
         opened.append(index)
     return Operators(tuple(operators), of_call, properties, called)

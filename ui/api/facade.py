@@ -51,7 +51,19 @@ def predict(
     from ui.api import predicted
 
     placement = Placement.from_options("cpu", devices, mode, "alias", None, memory_limit)
-    return predicted.predict(model, batch, target, on, loss, step, optimizer, strategy, samples, placement, job)
+    return predicted.predict(
+        model,
+        batch,
+        target,
+        on=on,
+        loss=loss,
+        step=step,
+        optimizer=optimizer,
+        strategy=strategy,
+        samples=samples,
+        placement=placement,
+        fields_of_job=job,
+    )
 
 
 @typed

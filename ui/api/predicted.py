@@ -327,7 +327,7 @@ def _predicted(job: Job, machine: str, placement: Placement, chosen: str, asked:
     if chosen == PYTORCH and PYTORCH not in own.known:  # the answer says why; our executor's own loop is the nearest
         chosen, asked = "baseline", tuple(dict.fromkeys([*asked, "baseline"]))
     own.forecast(chosen)
-    return Predicted(job, machine, placement, chosen, asked, own, owner)
+    return Predicted(job, machine, placement, chosen=chosen, asked=asked, answers=own, owner=owner)
 
 
 def _job_fields(given: Mapping[str, Any], door: str, others: Sequence[str]) -> dict[str, Any]:

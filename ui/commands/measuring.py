@@ -192,7 +192,17 @@ def validate(
     rounds = QUICK_ROUNDS if quick else ROUNDS
     wait_for_quiet(testbed, wait_s, as_json)
     outcome = run_validation(
-        job, order.texts or chosen, order.options, profile, place, calibration, as_json, testbed, rounds, estimate=True, timelines=timelines
+        job,
+        order.texts or chosen,
+        order.options,
+        profile=profile,
+        place=place,
+        calibration=calibration,
+        quiet=as_json,
+        testbed=testbed,
+        rounds=rounds,
+        estimate=True,
+        timelines=timelines,
     )
     wider = math.sqrt(ROUNDS / rounds)
     quick_words = f"Measured in {rounds} rounds instead of {ROUNDS} (--quick): the measured times are about {wider:.1f} times as uncertain."
@@ -207,7 +217,16 @@ def demo(out: Path, as_json: bool, wait_s: float = 0.0) -> None:
     check_writable(place)
     wait_for_quiet(CpuTestbed(), wait_s, as_json)
     outcomes = [
-        run_validation(Job(model, batch, size), strategies.names(1), {}, profile, place, True, as_json, CpuTestbed())
+        run_validation(
+            Job(model, batch, size),
+            strategies.names(1),
+            {},
+            profile=profile,
+            place=place,
+            calibration=True,
+            quiet=as_json,
+            testbed=CpuTestbed(),
+        )
         for model, batch, size in DEMO
     ]
     _show(outcomes, out, as_json)

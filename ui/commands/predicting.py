@@ -98,7 +98,12 @@ def predict(
         )
     check_outputs({"--timeline": timeline, **order.outputs}, [*job_options.inputs(jobs[0].model, profile), *order.inputs])
     texts, shared = list(order.texts), order.options
-    asked = [_asked(jobs, texts, shared, profile, name, placement, calibration, as_json, order.writes) for name in names]
+    asked = [
+        _asked(
+            jobs, texts, shared, profile=profile, name=name, placement=placement, calibration=calibration, quiet=as_json, runs=order.writes
+        )
+        for name in names
+    ]
     rows = [Row(each, text) for own in asked for each in own for text in (texts if one else _compared(each, texts))]
     predicted = [row for row in rows if row.refusal is None]
     if not predicted:

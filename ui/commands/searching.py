@@ -78,7 +78,16 @@ def search_plans(
     result, right = ranking.result, True
     if verify is not None and result.fitting:
         result, right = _verified(
-            result, verify, job, shared, profile, placement, calibration, QUICK_ROUNDS if quick else ROUNDS, as_json, wait_s
+            result,
+            verify,
+            job,
+            shared=shared,
+            profile_path=profile,
+            placement=placement,
+            calibration=calibration,
+            rounds=QUICK_ROUNDS if quick else ROUNDS,
+            quiet=as_json,
+            wait_s=wait_s,
         )
     about = list(filter(None, [partition_words(ranking.machine), unmeasured_words([ranking.machine])]))
     save = None if out is None else lambda: result.save(out)
@@ -128,10 +137,21 @@ def _verified(
         check_writable(place)
         testbed.measure_machine(profile)
         with shared_jobs.progress(f"measuring the costs of {len(texts)} plans", quiet) as progress:
-            forecasts = measured_now(job, texts, shared, profile, place, testbed, progress)
+            forecasts = measured_now(job, texts, shared, profile=profile, save_to=place, testbed=testbed, progress=progress)
         texts = shortlist(forecasts, count, result.fitting[0].plan) or texts
     texts = texts[:count]
-    outcome = run_validation(job, texts, shared, profile, place, calibration, quiet, testbed, rounds, estimate=True)
+    outcome = run_validation(
+        job,
+        texts,
+        shared,
+        profile=profile,
+        place=place,
+        calibration=calibration,
+        quiet=quiet,
+        testbed=testbed,
+        rounds=rounds,
+        estimate=True,
+    )
     return verified(result, texts, outcome), outcome.same_numbers
 
 

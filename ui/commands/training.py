@@ -130,9 +130,9 @@ def run(
     if profile is not None:
         warn_if_foreign(profile, profile_path, testbed.identity)
     autograd = AUTOGRAD in beside
-    seconds = _predicted(job, forecasts, order.options, autograd, goals.predict_on, profile, mode)
+    seconds = _predicted(job, forecasts, order.options, autograd=autograd, predict_on=goals.predict_on, profile=profile, mode=mode)
     wait_for_quiet(testbed, wait_s, as_json)
-    training = _begun(job, testbed, forecasts, autograd, steps, mode, every, goals.seeds)
+    training = _begun(job, testbed, forecasts, autograd=autograd, steps=steps, mode=mode, every=every, seeds=goals.seeds)
     others = monitor_of(testbed)()
 
     def document(complete: bool) -> TrainingRun:
@@ -237,7 +237,7 @@ def _begun(
         raise SchedcastError(f"--steps is {steps}; graphs of {unit} iterations need at least {WARM_UP + 2 * unit}")
     checked = [name for name, forecast in forecasts.items() if leaves_room_for_a_check(forecast)]
     plans = {name: forecast.plan for name, forecast in forecasts.items()}
-    training = Repeated(job, testbed, plans, autograd, checked, every, seeds)
+    training = Repeated(job, testbed, plans, autograd=autograd, check=checked, evaluate_every=every, seeds=seeds)
     training.begin()
     log = logging.getLogger("schedcast")
     for name in (name for name in forecasts if name not in checked):

@@ -111,14 +111,27 @@ def rows(validation: Validation) -> list[Row]:
     """The rows of a validation, plain PyTorch first."""
     gain_of = validation.gain_over_baseline if validation.reference_step_s is None else validation.gain_over_pytorch
     strategies = [
-        Row(label, result.predicted_step_s, result.predicted_interval_s, result.measured_step_s, result.measured_runs_s,
-            gain_of(result), result.predicted_speedup, result.measured_speedup)
+        Row(label, predicted_s=result.predicted_step_s, interval_s=result.predicted_interval_s, measured_s=result.measured_step_s,
+            runs_s=result.measured_runs_s, gain=gain_of(result), predicted_speedup=result.predicted_speedup,
+            measured_speedup=result.measured_speedup)
         for label, result in labelled_rows(validation) if result.ok
     ]  # fmt: skip
     if not strategies or validation.reference_step_s is None or validation.pytorch is not None:
         return strategies
     plain_s, gain = validation.reference_step_s, validation.plain_speedup
-    return [Row(plain_label(validation), None, None, plain_s, validation.reference_runs_s, None, None, gain), *strategies]
+    return [
+        Row(
+            label=plain_label(validation),
+            predicted_s=None,
+            interval_s=None,
+            measured_s=plain_s,
+            runs_s=validation.reference_runs_s,
+            gain=None,
+            predicted_speedup=None,
+            measured_speedup=gain,
+        ),
+        *strategies,
+    ]
 
 
 def rival_name(validation: Validation) -> str:
@@ -142,14 +155,14 @@ def speedups_figure(validation: Validation) -> go.Figure:
     figure = make_subplots(1, 2, shared_yaxes=True, column_widths=[0.62, 0.38], horizontal_spacing=0.04)
     predicted = [row for row in drawn if row.predicted_s is not None]
     _add_points(
-        figure, "predicted, 90 % interval", palette.PREDICTED, "diamond", [row.label for row in predicted],
-        [(row.predicted_s, *(row.interval_s or (row.predicted_s,) * 2)) for row in predicted],
-        [drawn.index(row) - 0.12 for row in predicted],
+        figure, "predicted, 90 % interval", palette.PREDICTED, symbol="diamond", names=[row.label for row in predicted],
+        values=[(row.predicted_s, *(row.interval_s or (row.predicted_s,) * 2)) for row in predicted],
+        heights=[drawn.index(row) - 0.12 for row in predicted],
     )  # fmt: skip
     _add_points(
-        figure, "measured, all runs", palette.MEASURED, "circle", [row.label for row in drawn],
-        [(row.measured_s, min((*row.runs_s, row.measured_s)), max((*row.runs_s, row.measured_s))) for row in drawn],
-        [number + (0.12 if row in predicted else 0.0) for number, row in enumerate(drawn)],
+        figure, "measured, all runs", palette.MEASURED, symbol="circle", names=[row.label for row in drawn],
+        values=[(row.measured_s, min((*row.runs_s, row.measured_s)), max((*row.runs_s, row.measured_s))) for row in drawn],
+        heights=[number + (0.12 if row in predicted else 0.0) for number, row in enumerate(drawn)],
     )  # fmt: skip
     _add_gains(figure, drawn)
     notes = [row.gain.judged if row.gain is not None else "" for row in drawn]
@@ -185,7 +198,15 @@ def predictions_figure(predictions: Sequence[Prediction], names: Sequence[str]) 
     """Predicted step time per strategy with its 90 % interval, and its speed-up over plain PyTorch. `names`: the strategies' labels."""
     figure = go.Figure()
     values = [(p.step_s, *(p.interval_s or (p.step_s,) * 2)) for p in predictions]
-    _add_points(figure, "predicted, 90 % interval", palette.PREDICTED, "diamond", names, values, list(range(len(values))))
+    _add_points(
+        figure,
+        "predicted, 90 % interval",
+        palette.PREDICTED,
+        symbol="diamond",
+        names=names,
+        values=values,
+        heights=list(range(len(values))),
+    )
     return _strategy_axes(
         figure, "Predicted step time per strategy (speed-up over plain PyTorch)", names, [_note(prediction) for prediction in predictions]
     )

@@ -206,7 +206,16 @@ def timeline_panel(timeline: Timeline, by_action: bool = True, spare: Sequence[t
     def bar(span: Span, cause: Cause | None, labels: tuple[str, ...] = (), shade: int = 0) -> Bar:
         start_s, end_s = max(span.start_s, begin), min(span.end_s, end)
         start_ms, length_ms, offset_ms = (1e3 * seconds for seconds in (start_s - begin, end_s - start_s, span.start_s - begin))
-        return Bar(span, row_of[span.device, span.lane], start_ms, length_ms, offset_ms, cause, labels, shade)
+        return Bar(
+            span,
+            row=row_of[span.device, span.lane],
+            start_ms=start_ms,
+            length_ms=length_ms,
+            offset_ms=offset_ms,
+            cause=cause,
+            labels=labels,
+            shade=shade,
+        )
 
     bars: dict[str, list[Bar]] = defaultdict(list)
     for group in groups:

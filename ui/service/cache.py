@@ -91,7 +91,15 @@ class Asked(NamedTuple):
 def asked_of(request: JobRequest, text: str = "baseline") -> Asked:
     """What the forecast of a strategy of a request depends on now. Raises SchedcastError as `job_of` and `JobRequest.placement` do."""
     job, shared = job_of(request), tuple(request.shared.items())
-    return Asked(job, _stamp_of(request.model), text, shared, request.machine, request.placement(), stamp_now())
+    return Asked(
+        job,
+        model_stamp=_stamp_of(request.model),
+        text=text,
+        settings=shared,
+        machine=request.machine,
+        placement=request.placement(),
+        stamp=stamp_now(),
+    )
 
 
 @lru_cache(maxsize=48)

@@ -108,7 +108,7 @@ def _plan(device: str, call: Call, grad: Tensor) -> Plan:
     values = {}
     for name, tensor in (inputs | results).items():
         dtype, kind = str(tensor.dtype).removeprefix("torch."), INPUT if name in inputs else ACTIVATION
-        values[name] = Value(name, tuple(tensor.shape), tensor.stride(), dtype, device, kind, name)
+        values[name] = Value(name, tuple(tensor.shape), tensor.stride(), dtype=dtype, device=device, kind=kind)
 
     def op(name: str, target: str, reads: tuple[str, ...], writes: tuple[str, ...], phase: str) -> Task:
         slots = "".join(f'{{"$":{position}}},' for position in range(len(reads)))

@@ -213,7 +213,7 @@ def seconds(
         cold, alone = (products.seconds(row.product, site, precision, product, missed) for missed in (moved_bytes, 0.0))
         number = row.product.attention if isinstance(product, Attention) else row.product.compute
         return Seconds(alone if moved_bytes <= site.cache_bytes else cold, cold, number.error)
-    parts = terms(site, row, flops, moved_bytes, precision, launches, outputs)
+    parts = terms(site, row, flops, moved_bytes=moved_bytes, precision=precision, launches=launches, outputs=outputs)
     speedup = rows.cache_speedup(site) if moved_bytes <= site.cache_bytes and not row.adds else 1.0
     numbers = {"least_s": row.least_s, "compute": figure(row.compute, precision), "memory": row.memory}
     cold_start = row.cold_start_s.value if row.cold_start_s is not None else 0.0
@@ -235,7 +235,7 @@ def cold_s(
     row = table()[site.kind].row(op_class)
     if row.product is not None and product is not None and serves(site, precision, product):
         return products.seconds(row.product, site, precision, product, moved_bytes)
-    parts = terms(site, row, flops, moved_bytes, precision, launches, outputs)
+    parts = terms(site, row, flops, moved_bytes=moved_bytes, precision=precision, launches=launches, outputs=outputs)
     cold_start = row.cold_start_s.value if row.cold_start_s is not None else 0.0
     return cold_start + parts.least_s + row.together(parts.compute_s, parts.memory_s)
 
@@ -318,7 +318,16 @@ def product(task: HasOperands) -> Product | Attention | None:
         moved = float(sum(o.bytes for o in (*task.inputs, *task.writes)))
         batch, (rows, width) = math.prod(query.shape[:-2]), query.shape[-2:]
         made_for_chip = bool(kernel_of(task.body.kwargs))
-        return Attention(float(batch), float(rows), float(key.shape[-2]), float(width), seen, op.passes, moved, made_for_chip)
+        return Attention(
+            batch=float(batch),
+            queries=float(rows),
+            keys=float(key.shape[-2]),
+            width=float(width),
+            seen=seen,
+            passes=op.passes,
+            moved=moved,
+            made_for_chip=made_for_chip,
+        )
     if task.body.op == GROUPED_PRODUCT:
         left, right, *_ = task.inputs
         size = float(DTYPE_BYTES[left.dtype])

@@ -232,7 +232,9 @@ class CostModel:
         site = self._sites.site(task.device)
         precision = precision_of(task, op_class, self.precision)
         row, kernels = efficiencies.row_class(task, op_class, precision, fast), task.body.least_kernels(site.kind)
-        return efficiencies.cold_s(site, row, flops, moved_bytes, precision, kernels, outputs, product)
+        return efficiencies.cold_s(
+            site, row, flops, moved_bytes=moved_bytes, precision=precision, launches=kernels, outputs=outputs, product=product
+        )
 
     def missing(self, plan: Plan) -> dict[str, Task]:
         """Keys that the profile has neither measured nor recorded as failures, each with the first task that needs it."""

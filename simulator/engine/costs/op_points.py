@@ -81,7 +81,16 @@ def op_points(plan: Plan, model: CostModel) -> list[OpPoint]:
         if known is None:
             work = task.body.work(task)
             moved = efficiencies.traffic(task)
-            own = OpPoint(task.name, cost.op_class, cost.source, work.flops, moved, cost.cold_s, 1, task.phase, task.layer)
+            own = OpPoint(
+                task.name,
+                cost.op_class,
+                cost.source,
+                flops=work.flops,
+                bytes=moved,
+                seconds=cost.cold_s,
+                phase=task.phase,
+                layer=task.layer,
+            )
             points[cost.key] = replace(own, precision=precision_of(task, work.op_class, model.precision))
         else:
             points[cost.key] = replace(known, count=known.count + 1)

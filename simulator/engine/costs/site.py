@@ -46,7 +46,16 @@ class Site(NamedTuple):
         part = 1.0 if device.kind == "gpu" else 1.0 / device.sms
         drawn = memory.bandwidth_bytes_per_s * memory.reached * min(1.0, share * part / memory.saturation_share)
         peaks = {name: flops * part * device.reached for name, flops in device.peak_flops.items()}
-        return Site(device.kind, device.sms, peaks, drawn, memory.cache_bytes, device.sm, device.clock_hz, device.power_w)
+        return Site(
+            device.kind,
+            device.sms,
+            peak_flops=peaks,
+            bandwidth_bytes_per_s=drawn,
+            cache_bytes=memory.cache_bytes,
+            sm=device.sm,
+            clock_hz=device.clock_hz,
+            power_w=device.power_w,
+        )
 
 
 def figure(figures: Mapping[str, _T], precision: str) -> _T:

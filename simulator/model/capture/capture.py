@@ -148,7 +148,7 @@ def _record(
         gradients = torch.autograd.grad(scaled, list(trainable.values()), allow_unused=True)
     check_inputs(recorder.ops, recorder.values, tuple(built.named_inputs()))
     if repeats:
-        _check_second_forward(built, recorder, forward_ops, fake, batch, watch, contents)
+        _check_second_forward(built, recorder, forward_ops, fake=fake, batch=batch, watch=watch, contents=contents)
     operands = {name: recorder.operand(g) for (name, _), g in zip(trainable.items(), gradients, strict=True) if g is not None}
     if not operands:
         raise SchedcastError("the loss does not depend on any trainable parameter; check the model's loss")

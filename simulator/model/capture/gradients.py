@@ -45,12 +45,12 @@ def _own_storages(graph: TrainingGraph) -> TrainingGraph:
             gradients[parameter] = operand
             continue
         name = f"{parameter}/gradient"
-        values[name] = Value(name, like.shape, like.strides, like.dtype, "", GRADIENT, name)
+        values[name] = Value(name, like.shape, like.strides, dtype=like.dtype, device="", kind=GRADIENT)
         sizes[name] = sizes[like.storage] if like.storage == parameter else like.operand().bytes
         layer = graph.layers[parameter]
         layout = "contiguous_format" if _is_contiguous(like) else "channels_last"
         body = OpCall("aten.clone.default", '[{"$":0}]', f'{{"memory_format":{{"memory_format":"{layout}"}}}}')
-        ops.append(Op(name, body, BACKWARD, layer, "", (operand,), (values[name].operand(),)))
+        ops.append(Op(name, body, BACKWARD, layer=layer, reads=(operand,), writes=(values[name].operand(),)))
         gradients[parameter] = values[name].operand()
     return replace(graph, ops=_place_copies(ops, graph.values), values=values, storage_bytes=sizes, gradients=gradients)
 

@@ -131,7 +131,17 @@ def _attention(
     if torch.is_autocast_enabled("cpu"):  # it casts what attention reads, and nothing inside
         query, key, value, attn_mask = lowered((query, key, value, attn_mask))
         with without_autocast():
-            return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, fused=fused)
+            return _attention(
+                query,
+                key,
+                value,
+                attn_mask=attn_mask,
+                dropout_p=dropout_p,
+                is_causal=is_causal,
+                scale=scale,
+                enable_gqa=enable_gqa,
+                fused=fused,
+            )
     if fused and query.dim() == 4 and query.dtype in _FUSED_TYPES and not (attn_mask is not None and attn_mask.requires_grad):
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             zero, never = (torch.scalar_tensor(number, dtype=query.dtype) for number in (0.0, -math.inf))
@@ -142,7 +152,9 @@ def _attention(
         low = query.dtype
         exact = (item if item is None or not item.is_floating_point() else item.float() for item in (query, key, value, attn_mask))
         query, key, value, attn_mask = exact
-        return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa).to(low)
+        return _attention(
+            query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+        ).to(low)
     scale = 1 / math.sqrt(query.size(-1)) if scale is None else scale
     root = math.sqrt(abs(scale))
     if enable_gqa:

@@ -131,7 +131,9 @@ class Recorder(TorchDispatchMode):
         shared = self._by_storage.setdefault(storage._cdata, name)
         if shared == name:
             self.storage_bytes[name] = storage.nbytes()
-        self.values[name] = Value(name, tuple(tensor.shape), tuple(tensor.stride()), name_of(tensor.dtype), "", kind, shared)
+        self.values[name] = Value(
+            name, tuple(tensor.shape), tuple(tensor.stride()), dtype=name_of(tensor.dtype), device="", kind=kind, storage=shared
+        )
         self._offsets[name] = int(tensor.storage_offset())
         self._operands[id(tensor)] = self.values[name].operand()
         return self._operands[id(tensor)]
@@ -293,7 +295,18 @@ class Recorder(TorchDispatchMode):
             body = replace(body, draw=first.body.draw)
         elif body.random:
             body, self.draws = replace(body, draw=self.draws), self.draws + 1
-        self.ops.append(Op(f"{name}{again}", body, self.phase, self.layer, "", reads, tuple(writes), mutates, self._view_calls))
+        self.ops.append(
+            Op(
+                f"{name}{again}",
+                body,
+                self.phase,
+                layer=self.layer,
+                reads=reads,
+                writes=tuple(writes),
+                mutates=mutates,
+                view_calls=self._view_calls,
+            )
+        )
         self._view_calls = 0
 
     def _on_seen_storage(self, tensor: Any) -> bool:

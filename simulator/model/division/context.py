@@ -144,7 +144,9 @@ class Context:
         share = local.call(f"{name} share", "sigmoid.default", [{"$": 0}], (more,), rows)
         if share.dtype != out.dtype:
             kwargs = json.dumps({"dtype": {"dtype": out.dtype}}, separators=(",", ":"))
-            share = local.call(f"{name} share as {out.dtype}", "_to_copy.default", [{"$": 0}], (share,), rows, out.dtype, kwargs)
+            share = local.call(
+                f"{name} share as {out.dtype}", "_to_copy.default", [{"$": 0}], reads=(share,), shape=rows, dtype=out.dtype, kwargs=kwargs
+            )
         parts = (out, out_added, with_dim(share, 3))
         merged = local.call(f"{name} merged", "lerp.Tensor", [{"$": 0}, {"$": 1}, {"$": 2}], parts, out.shape)
         total = local.call(f"{name} logarithms", "logaddexp.default", [{"$": 0}, {"$": 1}], both, rows)
@@ -196,7 +198,9 @@ class Context:
             sequences, heads, _, width = own.shape
             kwargs = json.dumps({"dtype": {"dtype": made.dtype}, "device": {"device": None}}, separators=(",", ":"))
             shape = (sequences, length, heads, width)
-            none = local.call(f"{made.value}#unseen", "full.default", [list(shape), 0.0], (), shape, made.dtype, kwargs)
+            none = local.call(
+                f"{made.value}#unseen", "full.default", [list(shape), 0.0], reads=(), shape=shape, dtype=made.dtype, kwargs=kwargs
+            )
             chunks += [_exchanged(none)] * unseen
         self._scatter(made, chunks, cut)
 

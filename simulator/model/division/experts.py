@@ -118,7 +118,13 @@ class Experts:
             own, by_expert = part(every, local.rank * each, (local.rank + 1) * each), self._permuted(arrived, order, "sorted")
             arguments = [{"$": 0}, {"$": 1}]
             own_ends = local.call(
-                f"{arrived.value}#ends", "searchsorted.Tensor", arguments, (by_expert, own), (each,), ends.dtype, source.body.kwargs
+                f"{arrived.value}#ends",
+                "searchsorted.Tensor",
+                arguments,
+                reads=(by_expert, own),
+                shape=(each,),
+                dtype=ends.dtype,
+                kwargs=source.body.kwargs,
             )
             self._orders[ends] = order, back, own_ends
         return self._orders[ends]

@@ -9,7 +9,7 @@ from simulator.model.division.placement import PARTIAL, WHOLE, Placement, before
 from simulator.model.graph import Op, TrainingGraph, arguments_of
 from simulator.plan.bodies.opcall import ATTENTION, DROPOUT, OpCall
 from simulator.plan.task import DTYPE_BYTES, SCRATCH, Operand, Value, ViewStep
-from simulator.plan.tensors import contiguous, extent_bytes, viewed
+from simulator.plan.tensors import contiguous, extent_bytes, part
 from simulator.plan.views import NotABoxError, dense, view_step, with_views
 
 #: Groups of devices that divide tokens, those that divide layers, and those that divide experts.
@@ -300,8 +300,7 @@ class LocalTensors:
             whole = with_views(whole, [_view((*whole.shape[:dim], count, placement.blocks[0], *whole.shape[dim + 1 :]))])
             dim += 1
         step = whole.shape[dim] // self.degree
-        shape = (*whole.shape[:dim], step, *whole.shape[dim + 1 :])
-        return viewed(whole, shape, whole.strides, "aten.slice.Tensor", dim, self.rank * step, (self.rank + 1) * step)
+        return part(whole, self.rank * step, (self.rank + 1) * step, dim)
 
     def _make_whole(self, name: str) -> None:
         """Sum the addends of a value in place, or gather its parts."""
@@ -357,7 +356,7 @@ class LocalTensors:
         """Make the local value of a result of the graph's op, which holds it as `placement` says."""
         value = self.graph.values.get(operand.value)
         if value is None:
-            value = Value(operand.value, operand.shape, operand.strides, operand.dtype, "", SCRATCH, operand.value)
+            value = Value(operand.value, operand.shape, operand.strides, dtype=operand.dtype, device="", kind=SCRATCH)
         shape = placement.local(value.shape, self.degree)
         own = replace(value, shape=shape, strides=value.strides if shape == value.shape else dense(shape, value.strides))
         known = self.graph.storage_bytes.get(value.storage)
@@ -369,7 +368,7 @@ class LocalTensors:
         unused, number = name, 2
         while unused in self.values or unused in self.graph.values:
             unused, number = f"{name}#{number}", number + 1
-        value = Value(unused, shape, strides or contiguous(shape), dtype, "", SCRATCH, unused)
+        value = Value(unused, shape, strides or contiguous(shape), dtype=dtype, device="", kind=SCRATCH)
         self._add(value, prod(shape) * DTYPE_BYTES[dtype])
         return value.operand()
 
@@ -382,7 +381,9 @@ class LocalTensors:
     ) -> None:
         op = self._serving
         assert op is not None
-        self.ops.append(Op(name, body, op.phase, op.layer, op.gradient, tuple(reads), tuple(writes), tuple(mutates)))
+        self.ops.append(
+            Op(name, body, op.phase, layer=op.layer, gradient=op.gradient, reads=tuple(reads), writes=tuple(writes), mutates=tuple(mutates))
+        )
 
     def graph_with(self, gradients: dict[str, Operand]) -> TrainingGraph:
         """The graph of the device. `gradients`: by parameter, in the shape that ops see; they get that in which it is held."""

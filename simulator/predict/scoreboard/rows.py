@@ -228,15 +228,15 @@ def _row(record: _Record, number: int) -> Row:
     )
     return Row(
         number,
-        record.get("source", "").partition("/")[0].partition(",")[0] or "own rows",
-        record["gpu"],
-        names.preset_of(record["gpu"]) or "",
-        model,
-        job,
-        bool(optimizer),
-        "graph" if "captured" in text else "eager",
-        float(record["value_ms"]) / 1e3,
-        "H2D copy" in record.get("what", ""),
+        source=record.get("source", "").partition("/")[0].partition(",")[0] or "own rows",
+        gpu=record["gpu"],
+        machine=names.preset_of(record["gpu"]) or "",
+        workload=model,
+        job=job,
+        updates=bool(optimizer),
+        mode="graph" if "captured" in text else "eager",
+        published_s=float(record["value_ms"]) / 1e3,
+        synchronized="H2D copy" in record.get("what", ""),
     )
 
 
@@ -312,15 +312,15 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
     strategy = ":".join(filter(None, ("fsdp", ",".join(options))))
     return Row(
         number,
-        record["source"].partition(" ")[0],
-        record["gpu"],
-        f"{gpus}x{card}" if gpus > 1 else card,
-        record["arch"],
-        job,
-        True,
-        "eager",
-        record.measured("step_ms") / 1e3,
-        False,
+        source=record["source"].partition(" ")[0],
+        gpu=record["gpu"],
+        machine=f"{gpus}x{card}" if gpus > 1 else card,
+        workload=record["arch"],
+        job=job,
+        updates=True,
+        mode="eager",
+        published_s=record.measured("step_ms") / 1e3,
+        synchronized=False,
         strategy=strategy if stages == 1 else _pipeline(stages, accumulate, replicas, tensor, "ZeRO-1" in record["shard"], _MEGATRON_LM),
         peaks=tuple((name, size * 2**30) for name, size in peaks.items()),
     )

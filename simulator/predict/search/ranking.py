@@ -48,7 +48,15 @@ def rank(search: Search) -> Ranking:
     others = sorted((each for each in search.simulated if not each.fits), key=lambda each: each.simulated.step_s)
     chances, behind = _comparisons([each for each in fitting if each.at_limit == fitting[0].at_limit])
     rows = [
-        _row(each, setup, baseline, plain, chances.get(each.text, 0.0), behind.get(each.text), fitting[0] if each.text in chances else None)
+        _row(
+            each,
+            setup,
+            baseline,
+            plain=plain,
+            probability=chances.get(each.text, 0.0),
+            behind=behind.get(each.text),
+            best=fitting[0] if each.text in chances else None,
+        )
         for each in (*fitting, *others)
     ]
     pruned = [each for each in search.evaluations if each.simulated is None and not each.refusal]

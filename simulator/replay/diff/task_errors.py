@@ -98,7 +98,7 @@ def task_errors(comparison: Comparison) -> list[TaskError]:
         span = spans[task][0]
         seconds = predicted_s[task], measured_s[task]
         cause = _cause(*seconds, median(lengths[task]), *(shares.get(task, 0.0) for shares in beside))
-        errors.append(TaskError(task, span.phase, span.layer, op_of(span), len(spans[task]), *seconds, cause))
+        errors.append(TaskError(task, span.phase, span.layer, op_of(span), len(spans[task]), *seconds, cause=cause))
     return sorted(errors, key=lambda error: (-abs(error.difference_s), error.task))
 
 

@@ -79,7 +79,7 @@ def apply(replay: Replay, request: int) -> tuple[Replay, list[str]]:
             later = [task for task in reductions if position[task.name] > position[gradient.name]]
             anchor = (later or reductions[-1:] or [gradient])[0]
             for kernel, hosts in pieces[number]:
-                _insert(inserted, anchor, launch_of.get(anchor.name), tasks, position, kernel, hosts)
+                _insert(inserted, anchor, launch_of.get(anchor.name), tasks=tasks, position=position, kernel=kernel, hosts=hosts)
                 last[anchor.lane] = kernel.name
         for task in run:
             instead[task.name] = list(last.values())

@@ -75,7 +75,9 @@ def rank_changes(
             if clock() - start > seconds:
                 left_out.append(change.rule)
             else:
-                rows.append(answer_rule(replay, change.rule, step_s, diagnosis, change.about, change.label, pace))
+                rows.append(
+                    answer_rule(replay, change.rule, step_s, diagnosis=diagnosis, about=change.about, label=change.label, pace=pace)
+                )
         return tuple(sorted(rows, key=lambda row: (row.step_s is None, not _addresses(row, named), row.step_s)))
 
     with gc_paused():

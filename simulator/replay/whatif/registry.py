@@ -47,9 +47,18 @@ def _discover() -> dict[str, Rule]:
     by_name = {}
     for module in modules(__package__):
         if hasattr(module, "NAME"):
-            texts = module.BUILT, getattr(module, "TRIED", {}), getattr(module, "BOUNDS", {})
-            optional = (getattr(module, "ADDRESSES", None), getattr(module, "extremes", None))
-            by_name[module.NAME] = Rule(module.NAME, module.FORM, module.ABOUT, *texts, module.parse, module.apply, *optional)
+            by_name[module.NAME] = Rule(
+                name=module.NAME,
+                form=module.FORM,
+                about=module.ABOUT,
+                built=module.BUILT,
+                tried=getattr(module, "TRIED", {}),
+                bounds=getattr(module, "BOUNDS", {}),
+                parse=module.parse,
+                apply=module.apply,
+                addresses=getattr(module, "ADDRESSES", None),
+                extremes=getattr(module, "extremes", None),
+            )
     return by_name
 
 

@@ -61,7 +61,15 @@ def asynchronous(
     with gc_paused():
         stages = len(forward)
         with named(name):
-            pipeline = Pipeline(job, machine, cut(job, machine, costs, options, stages, 1), 1, forward, backward, staged)
+            pipeline = Pipeline(
+                job,
+                machine,
+                cut=cut(job, machine, costs, options, stages, 1),
+                microbatches=1,
+                forward=forward,
+                backward=backward,
+                staged=staged,
+            )
         forwards: list[Task] = []
         stashes: dict[int, dict[str, str]] = {}
         for stage, lag in enumerate(cycle.forward_lags):

@@ -238,7 +238,18 @@ class _Tracking:
             copy, number = f"{value}@{device}#{number}", number + 1
         self._names.add(copy)
         after = -1 if kind == PARAMETER else self._made_by[storage]
-        self.sent.append(Sent(value, places[source][value], copy, source, device, after, index, kind == PARAMETER))
+        self.sent.append(
+            Sent(
+                value,
+                held=places[source][value],
+                copy=copy,
+                source=source,
+                target=device,
+                after=after,
+                before=index,
+                changed=kind == PARAMETER,
+            )
+        )
         self._version_when_sent.append(self._version[storage])
         return copy
 

@@ -68,7 +68,7 @@ def by_action(plan: Plan, runs: bool = True) -> Plan:
         if not held:
             tasks.append(one)
             continue
-        scratch = Value(f"{unit} scratch", (held,), (1,), "uint8", one.device, SCRATCH, f"{unit} scratch")
+        scratch = Value(f"{unit} scratch", (held,), (1,), dtype="uint8", device=one.device, kind=SCRATCH)
         storages[scratch.storage] = Storage(scratch.storage, held, one.device)
         own = [value for bundle in bundles for value in bundle.values(unit, scratch)]
         values |= {value.name: value for value in (scratch, *own)}

@@ -55,7 +55,7 @@ class Pipeline:
         self._microbatches = microbatches + left_out
         share = Share(self._microbatches * replicas, range(self.first, self.first + microbatches))
         suffix = (f"@replica{replica}" if replica else "") + (f"@rank{rank}" if rank else "")
-        self.build = PlanBuilder(job, place, cut.graph, share, suffix, kept, Division(1, rank))
+        self.build = PlanBuilder(job, place, cut.graph, share=share, suffix=suffix, kept=kept, division=Division(1, rank))
         self.sender = Sender(machine, tuple(dict.fromkeys((*forward, *backward))), others)
         #: By op: what is sent when it has run, and what must have arrived of a parameter before it runs.
         self._sends: dict[int, list[Sent]] = defaultdict(list)

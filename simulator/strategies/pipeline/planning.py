@@ -227,7 +227,17 @@ def portion(job: Job, machine: Machine, options: DrainingOptions) -> Portion | N
     keeps = not (isinstance(options, ScheduledOptions) and options.rematerialize)
     count = microbatches_in(job, options, stages)
     even = options.placement == EVEN
-    return Portion(options.replicas, count, held, division_of(options), stages, options.cuts, even, keeps, gathers=held < 1.0)
+    return Portion(
+        options.replicas,
+        count,
+        held=held,
+        division=division_of(options),
+        stages=stages,
+        cuts=options.cuts,
+        even=even,
+        keeps=keeps,
+        gathers=held < 1.0,
+    )
 
 
 #: A folded plan of more ops has one task for each action of a stage.
@@ -328,7 +338,7 @@ def synchronous(
     microbatches = microbatches or microbatches_in(job, options, ranks)
     with named(name):
         cut_graph = cut(job, machine, costs, options, ranks * per_rank, microbatches)
-    return scheduled(name, job, machine, options, order(ranks, microbatches), devices, cut_graph)
+    return scheduled(name, job, machine, options=options, schedule=order(ranks, microbatches), devices=devices, cut_graph=cut_graph)
 
 
 def scheduled_by_file(name: str, job: Job, machine: Machine, costs: PlanCosts | None, options: ScheduledOptions) -> Plan:
@@ -348,7 +358,7 @@ def scheduled_by_file(name: str, job: Job, machine: Machine, costs: PlanCosts | 
     devices = devices_of(machine, len(schedule.ranks), name, options)
     with named(name):
         cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.microbatches)
-    return scheduled(name, job, machine, options, schedule, devices, cut_graph)
+    return scheduled(name, job, machine, options=options, schedule=schedule, devices=devices, cut_graph=cut_graph)
 
 
 def scheduled(
@@ -383,7 +393,18 @@ def scheduled(
         with named(name):
             left = left_out + schedule.microbatches - own
             kept = kept_by(options.gradients, options.replicas, sharded=options.shard != "0")
-            replicas = Replicas(job, machine, cut_graph, own, places, backward_places, folded, division, left, kept)
+            replicas = Replicas(
+                job,
+                machine,
+                cut=cut_graph,
+                microbatches=own,
+                forward=places,
+                backward=backward_places,
+                folded=folded,
+                division=division,
+                left_out=left,
+                kept=kept,
+            )
             begins = replicas.shard() if options.shard != "0" else {}
         everything = linear(schedule)
         actions = planned(everything) if extent.alike else everything

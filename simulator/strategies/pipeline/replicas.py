@@ -128,7 +128,9 @@ class Replicas:
             units = Units("shard=1", self.cut.graph, owned, own, whole=sums == "whole")
             mesh = self._mesh(self.devices[stage])
             streams = (COMPUTE, self._updates, self._sums)
-            shards = Shards(self.job, self.machine, builders, mesh, units, self.devices[0][0], streams, sums)
+            shards = Shards(
+                self.job, self.machine, builders, mesh=mesh, units=units, first_device=self.devices[0][0], streams=streams, sums=sums
+            )
             self._shards[stage], tasks[stage] = shards, []
             for unit in units.weights:
                 name = f"gather {stage}"
@@ -203,7 +205,7 @@ class Replicas:
         if self.division.degree > 1 and not gradients:
             parts = self.pipelines[: self.division.degree]
             gradients = {name: operand for pipeline in parts for name, operand in pipeline.build.gradients.items()}
-        return first.build.plan(strategy, tasks, options, self._notes(), builders, tensors, gradients)
+        return first.build.plan(strategy, tasks, options, semantics=self._notes(), others=builders, shards=tensors, gradients=gradients)
 
     def _notes(self) -> dict[str, object]:
         """What the plan's semantics say of the stages and their replicas."""

@@ -94,7 +94,18 @@ def _convolution(op: Op, args: list[Any], graph: TrainingGraph) -> _RuleAndReads
     pairs = (_pair(sizes, fill) for sizes, fill in ((extent, 1), (weight.shape[2:], 1), (stride, 1), (padding, 0), (dilation, 1)))
     (height, width), kernel, stride, padding, dilation = pairs
     mask = _mask(weight, graph)
-    return ConvolutionRule(channels, height, width, weight.shape[0], kernel, stride, padding, dilation, groups, mask), (weight,)
+    return ConvolutionRule(
+        channels,
+        height,
+        width,
+        out_channels=weight.shape[0],
+        kernel=kernel,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        mask=mask,
+    ), (weight,)
 
 
 def _pair(sizes: Any, fill: int) -> tuple[int, int]:
@@ -134,7 +145,7 @@ def _average_pool(op: Op, args: list[Any], graph: TrainingGraph) -> _RuleAndRead
     gradient, x = (op.inputs[args[position]["$"]] for position in (0, 1))
     kernel = _square(args[2], (1, 1))
     stride, padding = _square(args[3], kernel), _square(args[4], (0, 0))
-    return AveragePoolRule(*_plane(x, graph), gradient.shape[2:], kernel, stride, padding, args[6], args[7]), ()
+    return AveragePoolRule(*_plane(x, graph), gradient.shape[2:], kernel, stride, padding, count_padding=args[6], divisor=args[7]), ()
 
 
 def _adaptive(op: Op, args: list[Any], graph: TrainingGraph) -> _RuleAndReads:

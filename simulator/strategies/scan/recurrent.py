@@ -197,8 +197,24 @@ class _Cell(NamedTuple):
 
 
 _CELLS = {
-    "schedcast.rnn_backward.default": _Cell(lambda args, leftmost: RnnSteps(args[-1], leftmost), 3, (), True, BACKWARD, "rnn_gates", 5),
-    "schedcast.gru_backward.default": _Cell(lambda args, leftmost: GruSteps(leftmost), 6, (3, 4, 5), False, FORWARD, "gru_gates", 15),
+    "schedcast.rnn_backward.default": _Cell(
+        rule=lambda args, leftmost: RnnSteps(args[-1], leftmost),
+        weight=3,
+        saved=(),
+        of_outputs=True,
+        phase=BACKWARD,
+        gates="rnn_gates",
+        gates_launches=5,
+    ),
+    "schedcast.gru_backward.default": _Cell(
+        rule=lambda args, leftmost: GruSteps(leftmost),
+        weight=6,
+        saved=(3, 4, 5),
+        of_outputs=False,
+        phase=FORWARD,
+        gates="gru_gates",
+        gates_launches=15,
+    ),
 }
 _WITHOUT_RULE = "schedcast.lstm_backward.default"
 _TARGETS = frozenset({*_CELLS, _WITHOUT_RULE})

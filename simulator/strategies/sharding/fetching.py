@@ -188,7 +188,7 @@ class Fetcher:
         arguments = json.dumps([{"$": 0}, room, _number(fill)], separators=(",", ":"))
         self.call("aten.constant_pad_nd.default", arguments, (base,), (target,))
         for (piece, part), add in sources:
-            self._put(value, device, target, box, piece, part, add)
+            self._put(value, device, target, box=box, piece=piece, part=part, add=add)
         return target
 
     def _put(self, value: Distributed, device: str, target: Operand, box: Box, piece: Piece, part: Box, add: bool) -> None:
@@ -245,12 +245,12 @@ class Fetcher:
 
     def new(self, name: str, shape: tuple[int, ...], like: Operand, device: str) -> Operand:
         """Make a scratch value without gaps whose dimensions are in the order of those of `like`."""
-        return self.tensors.add(Value(name, shape, dense(shape, like.strides), like.dtype, device, SCRATCH, name)).operand()
+        return self.tensors.add(Value(name, shape, dense(shape, like.strides), dtype=like.dtype, device=device, kind=SCRATCH)).operand()
 
     def _new(self, name: str, shape: tuple[int, ...], strides: tuple[int, ...], like: Value, device: str) -> Operand:
         name = self.value_name(name)
         kind = ACTIVATION if like.kind in CARRIED_KINDS or like.kind == INPUT else like.kind
-        return self.tensors.add(Value(name, shape, strides, like.dtype, device, kind, name)).operand()
+        return self.tensors.add(Value(name, shape, strides, dtype=like.dtype, device=device, kind=kind)).operand()
 
 
 def _part(piece: Piece, box: Box) -> Operand:

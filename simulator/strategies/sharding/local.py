@@ -75,12 +75,14 @@ class _Maker:
         part = self.network.of_op(index, self.box)
         local = local_forward(op, part)
         writes = [self._written(op, operand, part) for operand in op.writes]
-        return self._op(index, local.boxes, writes, local.arguments, part, output_of(op), local.fill)
+        return self._op(index, local.boxes, writes, arguments=local.arguments, part=part, main=output_of(op), fill=local.fill)
 
     def undivided(self, index: int) -> LocalOp:
         """The op on whole tensors."""
         op = self.graph.ops[index]
-        return self._op(index, [whole(o.shape) for o in op.inputs], [whole(o.shape) for o in op.writes], {}, None, None, 0.0)
+        return self._op(
+            index, [whole(o.shape) for o in op.inputs], [whole(o.shape) for o in op.writes], arguments={}, part=None, main=None, fill=0.0
+        )
 
     def _written(self, op: Op, operand: Operand, part: Box) -> Box:
         """The box of a result: the part, its channels for statistics, or a scalar."""
@@ -109,7 +111,7 @@ class _Maker:
                 return self._op(index, *rule_of_elements(op, part), {}, part, op.writes[0], 0.0, sums=bool(what.parameter))
             local = local_forward(forward, part)
             reads, writes, arguments, fill = BACKWARD[name_of(op)](BackwardOp(_of_first(op), forward, part, local))
-            return self._op(index, reads, writes, arguments, part, output_of(forward), fill)
+            return self._op(index, reads, writes, arguments=arguments, part=part, main=output_of(forward), fill=fill)
         except NotABoxError:
             return None
 
@@ -161,7 +163,17 @@ class _Maker:
         if body.flops and part is not None and shape_of(part) != main.shape:
             body = replace(body, flops=body.flops * prod(shape_of(part)) / main.elements)
         read, mutated = tuple(operands[:count]), tuple(operands[count:])
-        local = Op(op.name, body, op.phase, op.layer, op.gradient, read, tuple(made), mutated, op.view_calls)
+        local = Op(
+            op.name,
+            body,
+            op.phase,
+            layer=op.layer,
+            gradient=op.gradient,
+            reads=read,
+            writes=tuple(made),
+            mutates=mutated,
+            view_calls=op.view_calls,
+        )
         return LocalOp(index, local, tuple(boxes), tuple(writes), fill, sums)
 
     def _local(self, operand: Operand, seen: Box) -> tuple[Box, Operand]:

@@ -148,7 +148,16 @@ class _Steps:
             tensors.scratch(operand.value, operand.shape, operand.dtype, device)
         inner = {step.writes[0].value for step in self.steps}
         if len(self.steps) == 1:
-            return Task(self.name, self.steps[0].body, device, stream, priority, self.steps[0].reads, made, phase=COLLECTIVE), made
+            return Task(
+                self.name,
+                self.steps[0].body,
+                device,
+                stream=stream,
+                priority=priority,
+                reads=self.steps[0].reads,
+                writes=made,
+                phase=COLLECTIVE,
+            ), made
         reads = tuple(dict.fromkeys(operand for step in self.steps for operand in step.reads if operand.value not in inner))
         body = OpList(tuple(self.steps), "shards")
-        return Task(self.name, body, device, stream, priority, reads, made, phase=COLLECTIVE), made
+        return Task(self.name, body, device, stream=stream, priority=priority, reads=reads, writes=made, phase=COLLECTIVE), made

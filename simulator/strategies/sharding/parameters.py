@@ -41,7 +41,7 @@ class Pieces:
         strides = value.strides if all_of_it else dense(shape_of(box), value.strides)
         source = cut(value.origin(), box)
         size = self.graph.storage_bytes[value.storage] if all_of_it and value.storage == tensor else None
-        held = Value(name, shape_of(box), strides, value.dtype, device, value.kind, name, source)
+        held = Value(name, shape_of(box), strides, dtype=value.dtype, device=device, kind=value.kind, source=source)
         piece = Piece(device, box, self.tensors.add(held, size).operand())
         if value.kind == PARAMETER:
             self.of.setdefault(tensor, []).append(piece)
@@ -158,4 +158,6 @@ class Pieces:
         strides = parameter.strides if shape else ()
         views = source.views if shape else ()
         origin = Operand(f"{source.value}::{state}", shape, source.strides if shape else (), dtype, views)
-        return self.tensors.add(Value(name, shape, strides, dtype, parameter.device, OPTIMIZER_STATE, name, origin)).operand()
+        return self.tensors.add(
+            Value(name, shape, strides, dtype=dtype, device=parameter.device, kind=OPTIMIZER_STATE, source=origin)
+        ).operand()

@@ -219,7 +219,17 @@ class ShardedStep:
             writes = tuple(self._made(operand, device) for operand in local.op.writes)
             name = self.fetcher.task_name(f"{op.name}{self.pieces.suffix(device)}")
             self.tasks.append(
-                Task(name, local.op.body, device, COMPUTE, 0, operands[:count], writes, operands[count:], phase=op.phase, layer=op.layer)
+                Task(
+                    name,
+                    local.op.body,
+                    device,
+                    stream=COMPUTE,
+                    reads=operands[:count],
+                    writes=writes,
+                    mutates=operands[count:],
+                    phase=op.phase,
+                    layer=op.layer,
+                )
             )
             self._register(index, device, local, writes)
         for position in range(len(op.reads), len(op.inputs)):
@@ -277,7 +287,7 @@ class ShardedStep:
         source = cut(value.operand(), box)
         name = self.fetcher.value_name(f"{value.name}{self.pieces.suffix(device)}")
         strides = value.strides if box == whole(value.shape) else dense(shape_of(box), value.strides)
-        return self.tensors.add(Value(name, shape_of(box), strides, value.dtype, device, INPUT, name, source)).operand()
+        return self.tensors.add(Value(name, shape_of(box), strides, dtype=value.dtype, device=device, kind=INPUT, source=source)).operand()
 
     def _summing(self, local_ops: list[tuple[str, LocalOp]]):
         """Who sums or copies gradients of a parameter, and how they get what they read.
@@ -309,7 +319,9 @@ class ShardedStep:
         name = f"{operand.value}{self.pieces.suffix(device)}"
         all_of_it = operand.shape == value.shape and value.storage in self.graph.storage_bytes
         size = self.graph.storage_bytes[value.storage] if all_of_it else None
-        return self.tensors.add(Value(name, operand.shape, operand.strides, value.dtype, device, value.kind, name), size).operand()
+        return self.tensors.add(
+            Value(name, operand.shape, operand.strides, dtype=value.dtype, device=device, kind=value.kind), size
+        ).operand()
 
     def _register(self, index: int, device: str, local: LocalOp, writes: Sequence[Operand]) -> None:
         """Note where the results of a local op are."""

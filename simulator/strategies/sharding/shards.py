@@ -165,7 +165,7 @@ class Shards:
         task, parts = self._packings[flat.ranks].by_rank(gathered, flat, f"{name}/ranks", at)
         for number, weight in enumerate(weights):
             own, shape = f"{weight.parameter}::gathered {weight.dtype}@{device}", weight.shape
-            kept.append(self.tensors.add(Value(own, shape, contiguous(shape), weight.dtype, device, BUFFER, own)).operand())
+            kept.append(self.tensors.add(Value(own, shape, contiguous(shape), dtype=weight.dtype, device=device, kind=BUFFER)).operand())
             for rank, sent in enumerate(parts):
                 box = self._box(weight.parameter, shape, rank, flat.ranks)
                 if box is not None:
@@ -269,7 +269,7 @@ class Shards:
 
     def clip(self, largest: float) -> list[Task]:
         """The tasks that scale all shards of gradients to the largest global norm, whose square is summed over the devices."""
-        tasks, squares, lane, division = [], [], (self._computing, 0), self.mesh.division
+        tasks, squares, division, stream = [], [], self.mesh.division, self._computing
         by_experts = division.experts > 1 and self.mesh.size == 1  # else devices that share the rest have different pieces of experts
         what, degree = (EXPERTS, division.experts) if by_experts else (TENSOR, division.degree)
         own = [[self.pieces.gradients[operand.value] for operand in held.values()] for held in self.held]
@@ -282,21 +282,33 @@ class Shards:
                 tasks.append(self._square("square of all", device, [each for each in gradients if each not in cut]))
                 share = OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', json.dumps({"alpha": 1 / degree}), ())
                 reads, mutates = tasks[-1].writes, squares[-1]
-                tasks.append(Task(f"clip/shares@{device}", share, device, *lane, reads, (), mutates, phase=UPDATE, layer="clip"))
+                tasks.append(
+                    Task(f"clip/shares@{device}", share, device, stream=stream, reads=reads, mutates=mutates, phase=UPDATE, layer="clip")
+                )
         groups = self.mesh.sharding(self._computing) if self.mesh.size > 1 else []
         groups += self.mesh.dividing(what, self._computing) if degree > 1 else []
         for number, (group, numbers) in enumerate(groups):
             tasks += group.all_reduce(f"clip/sum {number}@{self.devices[numbers[0]]}", [squares[at] for at in numbers])
         for device, gradients, (square,) in zip(self.devices, own, squares, strict=True):
             body = OpList(scale_steps(tuple(gradients), square, largest, f"@{device}"), "clip")
-            tasks.append(Task(f"clip@{device}", body, device, *lane, (square,), (), tuple(gradients), phase=UPDATE, layer="clip"))
+            mutates = tuple(gradients)
+            tasks.append(Task(f"clip@{device}", body, device, stream=stream, reads=(square,), mutates=mutates, phase=UPDATE, layer="clip"))
         return tasks
 
     def _square(self, name: str, device: str, gradients: Sequence[Operand]) -> Task:
         """The task that makes the square of the norm of a device's gradients."""
         square = self.tensors.scratch(f"clip/{name}@{device}", (1,), self.graph.gradients[self.graph.parameters[0]].dtype, device)
         body = OpList(square_steps(tuple(gradients), square, f"@{device}"), "square")
-        return Task(f"clip/{name}@{device}", body, device, self._computing, 0, tuple(gradients), (square,), phase=UPDATE, layer="clip")
+        return Task(
+            f"clip/{name}@{device}",
+            body,
+            device,
+            stream=self._computing,
+            reads=tuple(gradients),
+            writes=(square,),
+            phase=UPDATE,
+            layer="clip",
+        )
 
     def _complete(self, parameters: Iterable[str], flat: Flat, sums: Sequence[Operand]) -> None:
         """Say where the gradients of the devices' shards are."""

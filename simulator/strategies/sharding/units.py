@@ -207,12 +207,7 @@ class Flat:
     def part_of(self, operand: Operand, number: int) -> Operand:
         """The part of tensor `number` in an operand of one dimension, or of two whose rows have the parts of one device each."""
         first = sum(self.lengths[:number])
-        end = first + self.lengths[number]
-        if len(operand.shape) == 1:
-            return part(operand, first, end)
-        if (first, end) == (0, operand.shape[1]):
-            return operand
-        return viewed(operand, (operand.shape[0], end - first), operand.strides, "aten.slice.Tensor", 1, first, end)
+        return part(operand, first, first + self.lengths[number], dim=len(operand.shape) - 1)
 
 
 def rows(shape: tuple[int, ...], ranks: int) -> int:

@@ -95,7 +95,9 @@ class Prices:
             own = (work.op_class == number) & (work.fast == fast)
             outputs = None if work.outputs is None else work.outputs[own]
             name, product = work.classes[number], work.product_of(own)
-            seconds[own] = self._costs.work_cold_s(task, name, fast, work.flops[own], work.bytes[own], outputs, product)
+            seconds[own] = self._costs.work_cold_s(
+                task, name, fast, flops=work.flops[own], moved_bytes=work.bytes[own], outputs=outputs, product=product
+            )
         return seconds
 
     def _task(self, op: Op) -> Task:
@@ -159,7 +161,16 @@ def _work(variants: Sequence[Op], chosen: np.ndarray) -> OpWork | None:
     flops = np.maximum(_product([op.body.flops for op in variants], chosen), elements)
     outputs = [efficiencies.outputs(op) for op in variants]
     shared = None if outputs[0] is None else _product(outputs, chosen)
-    return OpWork(first, tuple(classes), op_class.astype(int), fast > 0.5, flops, moved, shared, _extents(variants, chosen))
+    return OpWork(
+        op=first,
+        classes=tuple(classes),
+        op_class=op_class.astype(int),
+        fast=fast > 0.5,
+        flops=flops,
+        bytes=moved,
+        outputs=shared,
+        product=_extents(variants, chosen),
+    )
 
 
 def _extents(variants: Sequence[Op], chosen: np.ndarray) -> Product | None:

@@ -216,7 +216,15 @@ def paper_tables(
         return moved / pipe, moved
 
     seconds = tuple(moved / pipe for moved in updates)
-    return CostTables(network, tuple(configurations), tuple(compute_s), seconds, tuple(updates), transfers(network, transfer), pipe)
+    return CostTables(
+        network,
+        configurations=tuple(configurations),
+        compute_s=tuple(compute_s),
+        update_s=seconds,
+        update_bytes=tuple(updates),
+        transfers=transfers(network, transfer),
+        pipe_bytes_per_s=pipe,
+    )
 
 
 def repaired(paper: CostTables, exact: CostTables) -> CostTables:
