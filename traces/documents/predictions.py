@@ -69,8 +69,8 @@ class Normal(Document, Step):
     @computed_field  # type: ignore[prop-decorator]  # mypy knows no decorator above @property
     @property
     def verdict(self) -> Literal["normal", "slower", "faster"] | None:
-        """Where the measured step lies: in the interval, above or below it; None if none was measured."""
-        if self.measured_s is None:
+        """Where the measured step lies: in the interval, above or below it; None if none was measured, or without an interval."""
+        if self.measured_s is None or self.interval_s is None:
             return None
         low, high = self.interval_s
         return "slower" if self.measured_s > high else "faster" if self.measured_s < low else "normal"
