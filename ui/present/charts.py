@@ -275,7 +275,7 @@ def phases_figure(comparison: Comparison) -> go.Figure:
     return finished(figure, "Task time per phase", drawn_px=240, barmode="group")
 
 
-def finished(figure: go.Figure, title: str, drawn_px: int, legend: bool = True, **layout) -> go.Figure:
+def finished(figure: go.Figure, title: str, drawn_px: float, legend: bool = True, **layout) -> go.Figure:
     """Give the figure a title at the left, a legend under it and transparent backgrounds. `drawn_px`: the height inside the margins.
 
     A long title has up to TITLE_LINES lines, since plotly cuts what does not fit. `legend`: whether there is a legend, which takes room.

@@ -216,8 +216,8 @@ def chart_figure(chart: Chart) -> go.Figure:
             figure.update_yaxes(title_text=plotly_escaped(chart.y_label), **place)
         if number + columns >= count:
             figure.update_xaxes(title_text=plotly_escaped(chart.x_label), **place)
-    named = {trace.legendgroup: trace for trace in reversed(figure.data)}
-    for trace in named.values():
+    first = {trace.legendgroup: trace for trace in reversed(figure.data)}
+    for trace in first.values():
         trace.showlegend = True
     if chart.level is not None:
         figure.add_hline(chart.level, line={"color": palette.GREY, "width": 1.2})
