@@ -36,15 +36,15 @@ class Shown(ABC):
         return Path(path)
 
     def __repr__(self) -> str:
-        """The answer as text, without colors."""
+        """The answer as text, without colors. What no encoding has, such as half of a surrogate pair in a rule, is a question mark."""
         text = StringIO()
         self._print(Console(file=text, width=max(WIDTH, Console().width), color_system=None))
-        return text.getvalue().rstrip()
+        return text.getvalue().rstrip().encode(errors="replace").decode()
 
     def _repr_html_(self) -> str:
         console = Console(file=StringIO(), width=CARD_WIDTH, record=True, force_jupyter=False)
         self._print(console)
-        return console.export_html(inline_styles=True, code_format=_CARD)
+        return console.export_html(inline_styles=True, code_format=_CARD).encode(errors="replace").decode()
 
 
 def report(path: Path, answers: Sequence[Any], title: str) -> Path:

@@ -63,6 +63,13 @@ def test_a_client_asks_every_kind_of_question(tmp_path):
         assert expected in text
 
 
+def test_names_that_no_encoding_has_and_names_of_arguments_are_like_others(tmp_path):
+    predict, _, replay, *_ = tools([])
+    assert "remove:/a?b/" in replay(str(write_trace(tmp_path / "trace.json")), ["host 2x faster", "remove:/a\ud800b/"])
+    with refuses(Code.NAME, "knows no 'self'"):
+        predict("lenet5", "h100", 8, scale={"self": 2.0})
+
+
 def test_agents_run_no_code_and_read_no_file_that_was_not_named(tmp_path):
     (tmp_path / "config.json").write_text("secret")
     predict, search, *_ = tools(["mine.py:make"])
