@@ -28,7 +28,8 @@ class Answers:
     target: Target
     forecasts: Mapping[str, Forecast | Refusal]
     shared: Mapping[str, str] = field(default_factory=dict)
-    _fitting: dict[str, Fitting] = field(default_factory=dict, repr=False, compare=False)
+    _fitting: dict[str, Fitting] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _predictions: dict[str, Prediction] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def known(self) -> dict[str, Forecast]:
@@ -54,8 +55,10 @@ class Answers:
 
     def prediction(self, text: str) -> Prediction:
         """The document of a strategy. Raises the error of the refusal if there is none."""
-        precision = self.target.costs.shown_precision(self.job.precision)
-        return prediction(self.forecast(text), self.known.get(BASELINE), precision, self.known.get(PYTORCH))
+        if text not in self._predictions:
+            precision = self.target.costs.shown_precision(self.job.precision)
+            self._predictions[text] = prediction(self.forecast(text), self.known.get(BASELINE), precision, self.known.get(PYTORCH))
+        return self._predictions[text]
 
     def fitted(self, text: str) -> Prediction:
         """The same with the largest batch and the other changes that fit, if the plan does not fit."""
