@@ -123,7 +123,7 @@ SCAN_TOO_LARGE = [
         (["run", "--target", 90], "--target is 90.0; expected a share of the samples above 0 and at most 1"),
         (["run", "--target", 0.9, "--eval-every", 0], "--target 0.9 needs evaluations"),
         (["run", "--predict-on", "gtx"], "unknown machine 'gtx'"),
-        (["run", "--beside", "autogrd"], "unknown name for --beside 'autogrd' (did you mean 'autograd'?)"),
+        (["run", "--beside", "pytorh"], "unknown name for --beside 'pytorh' (did you mean 'pytorch'?)"),
         (["run", "--beside", "baseline"], "--beside baseline is the strategy itself"),
         (["run", "--beside", "turbodl:speed=9"], "unknown option of strategy turbodl 'speed'"),
         (["run", "--out", "/dev/null"], "cannot write /dev/null: it is a file, expected the name of a folder"),
