@@ -73,10 +73,16 @@ def stale(
     )
 
 
+#: Stages that one device simulates at most: no model has so many layers.
+MOST_STAGES = 10_000
+
+
 def devices(name: str, machine: Machine, options: Options) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The devices of each stage's forward, and of its backward, for the strategy called `name`."""
     wanted = stages_in(options, name)
     if options.on == "simulated":
+        if wanted > MOST_STAGES:
+            raise SchedcastError(f"{name}: stages is {wanted}, and no model has so many layers; choose at most {MOST_STAGES}")
         alone = (machine.devices[0].name,) * (wanted or 2)
         return alone, alone
     if options.on == "folded":

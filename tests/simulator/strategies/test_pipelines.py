@@ -107,6 +107,12 @@ def test_staged_sends_take_turns_with_the_computations_of_both_devices():
         require_own_values(staged.plan)
 
 
+@pytest.mark.parametrize("stages", [1_000_000_000, "1" * 30])
+def test_one_device_simulates_no_more_stages_than_a_model_has_layers(stages):
+    with refuses(Code.REQUEST, "at most"):
+        planned(f"stale-pipeline:on=simulated,stages={stages}", Job("lenet5", 8), load_machine("h100"))
+
+
 def test_devices_that_share_the_hosts_memory_stage_nothing():
     plans = [planned(f"stale-pipeline:placement=4{more}", JOB, devices(2)) for more in ("", ",sends=staged")]
     assert plans[0].tasks == plans[1].tasks
