@@ -112,7 +112,7 @@ def test_a_search_with_pruning_finds_what_a_simulation_of_everything_finds(setup
     reserved = sorted(each.simulated.memories[0].reserved_bytes for each in everything.simulated)
     middle = reserved[len(reserved) // 2]  # a driver and a context take less of a small memory than of an H100's
     tight = replace(setup, target=replace(setup.target, machine=setup.target.machine.with_memory_limit(middle + beside_bytes(middle))))
-    texts = candidates(JOB, tight.machine, STRATEGIES, TRIES)
+    texts = candidates(JOB, tight.target.machine, STRATEGIES, TRIES)
     pruned = rank(search(tight, texts, here)).result
     every = rank(search(tight, texts, here, prune=False)).result
     steps = {plan.plan: plan for plan in every.plans}
