@@ -29,6 +29,7 @@ from traces.documents.search_result import SearchResult
 from traces.documents.spans import overlapped_kernel_seconds, phase_stretches
 from traces.documents.timeline import Timeline
 from traces.documents.training import TrainingRun
+from traces.errors import Code, Refusal
 from traces.formats.perfetto import trace_document
 from ui.present import gpu_report as gpu_reports
 from ui.present import predictions_page as prediction_pages
@@ -38,7 +39,7 @@ from ui.present import sentences, tables, waterfalls
 from ui.present import trainings as training_words
 from ui.present import trainings_page as trainings
 from ui.present.charts import phases_figure, predictions_figure, speedups_figure
-from ui.present.predictions import place, predictions_document
+from ui.present.predictions import answers_document, place
 from ui.present.searches_page import search_section
 from ui.present.timeline_canvas.payload import timelines_payload
 from ui.present.trainings_page import measures, training_figure
@@ -260,7 +261,7 @@ def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
         "small timeline": ({"schema": "schedcast.timeline/1", **_ADAPTER.dump_python(two_lanes(), mode="json")}, use_timeline),
         "prediction": (explained.document(), use_prediction),
         "predictions": (
-            predictions_document([placed | explained.document()], [placed | {"strategy": "gpipe", "why": "too large"}]),
+            answers_document([(placed, "turbodl", explained), (placed, "gpipe", Refusal(Code.MEMORY, "too large"))], one=False),
             use_predictions,
         ),
         "validation": (validation(result(), result("baseline", 0.05, 0.05), skipped()).document(), use_validation),
