@@ -129,7 +129,6 @@ def use_reproduction(path: Path) -> None:
     document = Reproduction.load(path)
     for paper in document.papers:
         printed(*reproduction_words.terminal(paper), *reproduction_words.about_words(paper))
-        reproductions.charts_with_points(paper)
     reproductions.reproduction_sections(document, linked=True)
     json.dumps(document.document(), allow_nan=False)
 
