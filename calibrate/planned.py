@@ -140,7 +140,7 @@ def plan_all(
         if isinstance(predicted, Refusal):
             if predicted.code is Code.FILE:  # the user named the file: this is a mistake of the request
                 raise predicted.error
-            refused[label] = own.refusal(label) or predicted
+            refused[label] = own.refusal(label)
         elif predicted.fits:
             forecasts[label] = predicted
         else:

@@ -88,20 +88,8 @@ def simulated_step_s(
     pair_multipliers: Mapping[tuple[str, str], float] | None = None,
 ) -> float:
     """`simulate(...).step_s` in eager mode, in seconds, without the rest of the timeline: for many plans, or many costs of one."""
-    _check(plan, machine, costs, EAGER, None)
     with gc_paused():
-        simulation = Simulation(
-            plan,
-            machine,
-            costs,
-            mode=EAGER,
-            iterations=None,
-            dependencies=dependencies_of(plan, machine),
-            use_cache=True,
-            pair_multipliers=pair_multipliers,
-        )
-        simulation.play()
-        return simulation.step_s
+        return _played(plan, machine, costs, EAGER, pair_multipliers=pair_multipliers)[0].step_s
 
 
 def timed_simulation(
@@ -117,32 +105,35 @@ def timed_simulation(
     Returns the timeline, the wall-clock seconds from derived dependencies and resolved costs to the last event, and by task the seconds
     that it takes alone (`Simulation.alone_s`).
     """
-    return _run(
-        plan, machine, costs, mode=mode, iterations=None, dependencies=dependencies, use_cache=True, pair_multipliers=pair_multipliers
-    )
+    return _run(plan, machine, costs, mode, dependencies=dependencies, pair_multipliers=pair_multipliers)
 
 
-def _run(
-    plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers, merge=True
-) -> tuple[Timeline, float, tuple[float, ...]]:
+def _run(plan, machine, costs, mode, **how) -> tuple[Timeline, float, tuple[float, ...]]:
+    with gc_paused():
+        simulation, wall_s = _played(plan, machine, costs, mode, **how)
+        return simulation.timeline(), wall_s, simulation.alone_s
+
+
+def _played(
+    plan, machine, costs, mode, iterations=None, dependencies=None, use_cache=True, pair_multipliers=None, merge=True
+) -> tuple["Simulation", float]:
+    """A simulation that was played, and its wall-clock seconds without those of deriving dependencies."""
     _check(plan, machine, costs, mode, iterations)
     dependencies = dependencies or dependencies_of(plan, machine)
-    with gc_paused():
-        begin = time.perf_counter()
-        simulation = Simulation(
-            plan,
-            machine,
-            costs,
-            mode=mode,
-            iterations=iterations,
-            dependencies=dependencies,
-            use_cache=use_cache,
-            pair_multipliers=pair_multipliers,
-            merge=merge,
-        )
-        simulation.play()
-        wall_s = time.perf_counter() - begin
-        return simulation.timeline(), wall_s, simulation.alone_s
+    begin = time.perf_counter()
+    simulation = Simulation(
+        plan,
+        machine,
+        costs,
+        mode=mode,
+        iterations=iterations,
+        dependencies=dependencies,
+        use_cache=use_cache,
+        pair_multipliers=pair_multipliers,
+        merge=merge,
+    )
+    simulation.play()
+    return simulation, time.perf_counter() - begin
 
 
 def _check(plan: Plan, machine: Machine, costs: Sequence[Cost], mode: str, iterations: int | None) -> None:

@@ -49,8 +49,10 @@ class Answers:
     def refusal(self, text: str) -> Refusal | None:
         """Why a strategy has no forecast, with what fits if the job is too large; None if it has one."""
         own = self.forecasts[text]
-        if not isinstance(own, Refusal) or not own.excess_bytes:
-            return own if isinstance(own, Refusal) else None
+        if not isinstance(own, Refusal):
+            return None
+        if not own.excess_bytes:
+            return own
         return replace(own, words="; ".join([own.words, *self.fitting(text).words]))
 
     def prediction(self, text: str) -> Prediction:
