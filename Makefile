@@ -25,7 +25,7 @@ QUICK = tests/test_house.py tests/test_examples.py tests/traces $(addprefix test
 # left as they are.
 COMPILE = $(RUN)/python -m compileall -qq -j 0
 # Compiled once, since tests start many processes, and Python may be set not to write what it compiles (PYTHONDONTWRITEBYTECODE).
-COMPILE_OWN = @$(COMPILE) traces simulator executors calibrate ui tests
+COMPILE_OWN = @$(COMPILE) traces simulator executors calibrate ui tests tools
 
 .PHONY: demo test test-all quick lint fuzz bench zoo papers pictures gpu-report gpu-first ui docs clean
 
@@ -66,20 +66,20 @@ fuzz: $(READY)
 	SCHEDCAST_FUZZ=$(FACTOR) $(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile tests/fuzz $(ARGS)
 
 bench: $(READY)
-	$(RUN)/python -m tests.benchmarks $(ARGS)
+	$(RUN)/python -m tools $(ARGS)
 
 # Tries 94 models of torchvision, timm, transformers and our own, and writes docs/zoo.md. Resumes; ARGS=--again begins anew.
 zoo: $(READY)
 	$(RUN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(CONSTRAINTS) --editable '.[zoo]'
-	$(RUN)/python -m tests.zoo $(ARGS)
+	$(RUN)/python -m tools.zoo $(ARGS)
 
 # Predicts all papers again (ten minutes), and writes docs/papers.md and the documents behind it. ARGS='--measure fusion' also measures.
 papers: $(READY)
-	$(RUN)/python -m tests.papers $(ARGS)
+	$(RUN)/python -m tools.papers $(ARGS)
 
 # The README's pictures of the app and of a report. Needs Chromium; takes three minutes.
 pictures: $(READY)
-	$(RUN)/python -m tests.pictures $(ARGS)
+	$(RUN)/python -m tools.pictures $(ARGS)
 
 $(READY): pyproject.toml constraints.txt
 	@$(IS_NEW)

@@ -61,7 +61,7 @@ def test_a_folder_says_what_it_is_for_and_holds_no_code(path):
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_places_that_a_page_names_are_there(page):
     """A place is a path in backquotes that begins with one of the folders; `my_...` is the reader's own file."""
-    places = re.findall(rf"`((?:{'|'.join((*PACKAGES, 'tests', 'docs'))})/[\w/.]+)`", (ROOT / page).read_text())
+    places = re.findall(rf"`((?:{'|'.join((*PACKAGES, 'tests', 'tools', 'docs'))})/[\w/.]+)`", (ROOT / page).read_text())
     assert [place for place in places if "my_" not in place and not (ROOT / place).exists()] == []
 
 
@@ -113,6 +113,12 @@ def test_figures_are_plotlys_alone():
     assert drawing.findall(needed) == []
     imported = {name for path in sources() for node in ast.walk(tree(path)) for name in _imported(node) if drawing.match(name)}
     assert imported == set()
+
+
+def test_the_packages_need_neither_tools_nor_tests():
+    """`tools` and `tests` import what is installed, and are not installed themselves."""
+    taken = [f"{path.relative_to(ROOT)}: {name}" for path in sources() for node in ast.walk(tree(path)) for name in _imported(node)]
+    assert [each for each in taken if each.rpartition(" ")[2].partition(".")[0] in ("tests", "tools")] == []
 
 
 def _imported(node: ast.AST) -> list[str]:

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from simulator.strategies import registry as strategies
-from tests import readme
 from tests.support.places import ROOT
 from tests.support.shared_data import shared_folder
+from tools import readme
 
 TRACE = "kineto", "v100_resnet50_bs32_1gpu_oldschema.json.gz"
 
@@ -23,7 +23,7 @@ def plain(text: str) -> str:
 @pytest.mark.parametrize("piece", readme.pieces(), ids=lambda piece: piece.name)
 def test_figures_are_those_of_the_committed_documents(piece):
     written = piece.written(readme.README.read_text())
-    assert plain(written) == plain(piece.text), "python -m tests.readme writes the README's figures again"
+    assert plain(written) == plain(piece.text), "python -m tools.readme writes the README's figures again"
 
 
 def test_every_strategy_has_a_row():

@@ -23,8 +23,8 @@ messages, where the operating system decides which of them runs. Plain PyTorch t
 ops do not when they are timed one by one; how much depends on what the process had before.
 
 An accuracy is what predictions from a preset are known to err: `published.json` holds steps and speed-ups that others published, each with
-its source; python -m tests.benchmarks published predicts them anew. No cost was fitted on them. Its "left_out" has the errors of many
-more steps that do not wait for the host (tests/benchmarks/fit_steps.py): those of each GPU, predicted with costs that were fitted without
+its source; python -m tools published predicts them anew. No cost was fitted on them. Its "left_out" has the errors of many
+more steps that do not wait for the host (tools/fit_steps.py): those of each GPU, predicted with costs that were fitted without
 it. An accuracy is of the logarithms of predicted over published, so that bias counts as error. That of steps is the deviation of which a
 90 % interval holds nine of ten, since a few err several times as much as the rest; that of the fewer speed-ups is a root mean square.
 """

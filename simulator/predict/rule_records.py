@@ -1,4 +1,4 @@
-"""The records of what-if rules that come with the package: python -m tests.benchmarks.pairs --write makes them anew."""
+"""The records of what-if rules that come with the package: python -m tools.pairs --write makes them anew."""
 
 import json
 import math

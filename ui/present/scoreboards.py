@@ -109,7 +109,7 @@ def _table(rows: list[dict[str, str]]) -> str:
 
 _INTRODUCTION = """# Scoreboard
 
-Written by `python -m tests.benchmarks.scoreboard`. The same for tables of your own steps: `schedcast judge TABLE...`.
+Written by `python -m tools.scoreboard`. The same for tables of your own steps: `schedcast judge TABLE...`.
 
 Training steps that others published, and what presets predict for them without any calibration. A table of hundreds of models is sampled.
 *Error* is predicted over measured, less 1: the median of its size, the worst, and the median with its sign (*bias*). Some costs of presets

@@ -3,8 +3,8 @@
 t = least_s · launches + max(flops / (peak · compute), bytes / (bandwidth · memory)); rows with `adds` take a sum instead of the maximum,
 and rows with `idle` or `saved` do more or fewer FLOPs (`EfficiencyRow`).
 Every number of the table is `[value, error, source]`: the error is one standard deviation of its logarithm, the source a name under
-"sources". CPU rows are for one core. GPU rows are fitted by tests/benchmarks/fit_efficiencies.py and scored on GPUs left out
-by tests/benchmarks/efficiencies.py; those of convolutions are fitted and scored on whole steps by tests/benchmarks/fit_steps.py. Matrix
+"sources". CPU rows are for one core. GPU rows are fitted by tools/fit_efficiencies.py and scored on GPUs left out
+by tools/efficiencies.py; those of convolutions are fitted and scored on whole steps by tools/fit_steps.py. Matrix
 products on tensor cores have a model of their own (`products`).
 """
 

@@ -110,7 +110,7 @@ def _keys_of(profile: Profile, model: str) -> list[tuple[str, KeyCost]]:
 
 @cache
 def shipped_left_out() -> LeftOut:
-    """The errors of the models that `python -m tests.benchmarks cost-fit` measured; `left_out.json` names them."""
+    """The errors of the models that `python -m tools cost-fit` measured; `left_out.json` names them."""
     document = json.loads(SHIPPED.read_text())
     return LeftOut(tuple(document["models"]), {name: tuple(Bin(*each) for each in row) for name, row in document["classes"].items()})
 

@@ -21,7 +21,7 @@ from simulator.plan.task import BACKWARD, INPUT, Task
 #: Smallest allocation that is always a mapping of its own: DEFAULT_MMAP_THRESHOLD_MAX of glibc on 64-bit systems.
 MAPPED_BYTES = 32 << 20
 #: Share of the smaller allocations' peak that is fresh in each step, and the standard deviation of its logarithm. Fitted on the page faults
-#: of lenet5, resnet18, mobilenet_v2 and vgg11; `python -m tests.benchmarks.fresh_memory` compares them and other models with it.
+#: of lenet5, resnet18, mobilenet_v2 and vgg11; `python -m tools.fresh_memory` compares them and other models with it.
 SHARE, SHARE_ERROR = 0.65, 0.6
 
 

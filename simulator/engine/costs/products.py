@@ -12,7 +12,7 @@ Attention without a matrix of scores (FlashAttention: Dao et al. 2022) is blocks
     t = start / clock + (score³ + move³)^⅓, where
     score = (blocks / SMs + tail · blocks of a row) · (computing³ + exponentials³)^⅓ of a block.
 
-The numbers are those of `ProductKernel`, shared by all GPUs; a GPU has only figures of its data sheet. tests/benchmarks/fit_products.py
+The numbers are those of `ProductKernel`, shared by all GPUs; a GPU has only figures of its data sheet. tools/fit_products.py
 fits and scores them with every GPU left out. Tiles per SM: accumulators take half of an SM's 64 K registers (CUDA C Programming Guide).
 """
 

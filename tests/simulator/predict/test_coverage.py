@@ -3,9 +3,9 @@
 import pytest
 
 from simulator.predict.coverage import WANTED, by_group, by_strategy, coverage, judged, worst
-from tests.benchmarks.coverage import covered_by_others
 from tests.support.page_samples import skipped
 from tests.support.sample_runs import comparisons, sample_validation
+from tools.coverage import covered_by_others
 from traces.documents.shipped import shipped_validations
 
 

@@ -13,10 +13,10 @@ from simulator.plan.task import BACKWARD, FORWARD, UPDATE
 from simulator.predict.judgments import LEAST, Judgment, accuracy, by_rule, record, scored
 from simulator.predict.pairs import Pair, Side, judged, of_phases, predicted_side
 from simulator.predict.rule_records import DATA, record_of, rule_records, text
-from tests.benchmarks import pairs as benchmark
-from tests.benchmarks.pair_tables import PAIRS, REFUSED, of_traces, pairs_table, refusal
 from tests.support.jobs import MLP
 from tests.support.shared_data import shared_folder
+from tools import pairs as benchmark
+from tools.pair_tables import PAIRS, REFUSED, of_traces, pairs_table, refusal
 from traces.documents.rule_records import RuleRecord
 
 SIDE = Side(Job(MLP, 8), "h100")
@@ -128,7 +128,7 @@ def test_every_reason_for_leaving_a_row_out_is_used_and_every_row_is_accounted_f
 
 @pytest.mark.thorough
 def test_the_committed_records_come_out_again():
-    """Costs, machines and the engine are those with which the records were made: python -m tests.benchmarks.pairs --write.
+    """Costs, machines and the engine are those with which the records were made: python -m tools.pairs --write.
 
     Of the rules whose networks are small. Intervals follow from the pairs of all rules.
     """

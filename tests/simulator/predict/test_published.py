@@ -16,9 +16,9 @@ from simulator.predict.preset import forecast_elsewhere, preset_target
 from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from simulator.strategies.registry import family
-from tests.benchmarks.published import pair, predicted
 from tests.support.places import SUPPORT
 from tests.support.refusals import refuses
+from tools.published import pair, predicted
 from traces.documents.training import Curve
 from traces.documents.verdict import verdict
 from traces.errors import Code
@@ -45,7 +45,7 @@ def test_an_accuracy_of_speedups_is_the_rms_of_the_logarithms_bias_included():
 
 
 def test_the_committed_predictions_are_what_presets_predict():
-    """If this fails, `python -m tests.benchmarks.published --write` predicts all of them anew."""
+    """If this fails, `python -m tools.published --write` predicts all of them anew."""
     step = next(step for step in published().steps if step.machine == "titan-xp")
     assert predicted(step).timeline.step_s == pytest.approx(step.predicted, rel=1e-3)
     speedup = next(speedup for speedup in published().speedups if speedup.model == "lenet5")

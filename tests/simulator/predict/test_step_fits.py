@@ -9,9 +9,9 @@ from simulator.engine.costs.cost import Z_90
 from simulator.model.job import Job
 from simulator.predict.scoreboard.predicted import predicted
 from simulator.predict.scoreboard.rows import Row
-from tests.benchmarks import fit_steps
-from tests.benchmarks.fit_steps import leave_out, with_numbers
-from tests.benchmarks.step_work import Group, StepOps, Work, step_ops, step_seconds
+from tools import fit_steps
+from tools.fit_steps import leave_out, with_numbers
+from tools.step_work import Group, StepOps, Work, step_ops, step_seconds
 
 GPU_TABLE = efficiencies.table()["gpu"]
 FIGURES = {"gddr": 0.7, "gddr6": 0.9, "gddr6x": 1.0, "boost": 1.2}

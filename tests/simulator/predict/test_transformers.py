@@ -5,8 +5,8 @@ import pytest
 from simulator.predict.scoreboard.predicted import outcomes
 from simulator.predict.scoreboard.rows import read_folder
 from simulator.predict.search.workers import workers
-from tests.benchmarks.transformers import PAGE, division, gpus, line, sampled, unknown_attention
 from tests.support.shared_data import shared_folder
+from tools.transformers import PAGE, division, gpus, line, sampled, unknown_attention
 
 
 @pytest.mark.thorough
@@ -21,4 +21,4 @@ def test_the_page_on_transformers_is_up_to_date():
         lines = [line(row, step) for row, step in zip(rows, outcomes(rows, [None] * len(rows), run), strict=True)]
     assert len(lines) >= 5
     page = PAGE.read_text()
-    assert [each for each in lines if each not in page] == [], "python -m tests.benchmarks.transformers --write"
+    assert [each for each in lines if each not in page] == [], "python -m tools.transformers --write"

@@ -3,7 +3,7 @@
 import pytest
 
 from simulator.papers import deepa, registry
-from tests import papers
+from tools import papers
 from traces.documents.reproduction import Reproduction, Table
 from traces.documents.shipped import reproduction_file
 from ui.commands import reproducing

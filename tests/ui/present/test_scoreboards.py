@@ -5,15 +5,15 @@ import pytest
 from simulator.predict.scoreboard.predicted import outcomes
 from simulator.predict.scoreboard.rows import read_folder
 from simulator.predict.search.workers import workers
-from tests.benchmarks.scoreboard import PAGE
 from tests.support.shared_data import shared_folder
+from tools.scoreboard import PAGE
 from traces.documents.scoreboard import Score, Scoreboard
 from traces.documents.shipped import scoreboard_file
 from ui.present.scoreboards import page, summary, tables, unpredicted_cells
 
 
 def test_the_page_is_generated():
-    assert PAGE.read_text() == page(Scoreboard.load(scoreboard_file())), "python -m tests.benchmarks.scoreboard"
+    assert PAGE.read_text() == page(Scoreboard.load(scoreboard_file())), "python -m tools.scoreboard"
 
 
 def test_totals_come_first_and_groups_have_the_same_rows():

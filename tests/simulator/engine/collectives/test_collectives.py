@@ -18,11 +18,11 @@ from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.plan.bodies.copy import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Collective
 from simulator.plan.task import COLLECTIVE, Operand
-from tests.benchmarks.preset_links import all_reduces
 from tests.support import tiny
 from tests.support.linked_gpus import copy_spans, link, linked_gpus
 from tests.support.refusals import refuses
 from tests.support.tiny import build, copy, cpu, gpu, rows, task
+from tools.preset_links import all_reduces
 from traces.documents.collectives import CollectiveLaw, LawPiece, law_name
 from traces.documents.profile import Identity, Profile, Transfer
 from traces.errors import Code

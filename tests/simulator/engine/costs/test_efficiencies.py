@@ -221,7 +221,7 @@ def test_a_cache_delivers_to_each_sm_and_never_less_than_the_memory():
 @pytest.fixture(scope="module")
 def refitted():
     """(rows, ops predicted without their GPU), from the public measurements."""
-    from tests.benchmarks.fit_efficiencies import refit
+    from tools.fit_efficiencies import refit
 
     latencies = shared_folder("op_latency")
     if latencies is None or not all((latencies.parent / name).is_dir() for name in ("kineto", "layer_profiles")):
@@ -244,8 +244,8 @@ def test_gpus_left_out_are_within_the_errors_that_the_table_states(refitted):
     The ops of one GPU are not independent (a GPU is fast or slow as a whole), so a single GPU may fall short: 55 % of its ops suffice.
     Stated errors that are too wide would pass these checks; the last line keeps them near the measured errors.
     """
-    from tests.benchmarks.efficiencies import coverage
-    from tests.benchmarks.fit_efficiencies import predict, rms
+    from tools.efficiencies import coverage
+    from tools.fit_efficiencies import predict, rms
 
     table = efficiencies.table()["gpu"]
     _, held = refitted
@@ -261,7 +261,7 @@ def test_gpus_left_out_are_within_the_errors_that_the_table_states(refitted):
 @pytest.mark.thorough
 def test_the_rows_that_predict_a_gpu_left_out_contain_nothing_fitted_on_it(refitted):
     """The committed numbers, which were fitted on that GPU too, are discarded first."""
-    from tests.benchmarks.fit_efficiencies import prior
+    from tools.fit_efficiencies import prior
 
     base = prior(efficiencies.table()["gpu"])
     fitted = {"public", "public-one-model"}

@@ -9,8 +9,8 @@ from simulator.engine.costs.products import Attention, Product
 from simulator.engine.costs.site import Site, Sites
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from tests.benchmarks import fit_products
 from tests.support.jobs import planned
+from tools import fit_products
 
 KERNEL = efficiencies.table()["gpu"].row("matmul").product
 #: An H100 as round numbers: 132 SMs of 4096 FLOPs per cycle at 2 GHz.

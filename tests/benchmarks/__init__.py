@@ -1,1 +1,0 @@
-"""Benchmarks, run by `make bench`. They report figures and assert none."""
