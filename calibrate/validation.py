@@ -345,7 +345,7 @@ def _compare(
             switches = len(candidate.plan.segments) > 1  # then no one step is recorded: the timeline shows the switch
             recorded_s = row.measured_step_s if switches else step_without_reference_s(times)
             parts = measured_waterfall(forecasts[label].parts, measured, row.measured_step_s, recorded_s)
-            row = row.model_copy(update={"twin_overhead": candidate.program.twin_overhead, "waterfall": parts})
+            row = row.model_copy(update={"tracing_overhead": candidate.program.tracing_overhead, "waterfall": parts})
             comparisons[label] = Comparison(predicted, measured, row)
         rows.append(row)
     return rows, comparisons

@@ -42,14 +42,14 @@ class Executable(Protocol):
     """A plan bound to tensors on a backend. It keeps its state between calls.
 
     `losses`: by iteration, one tensor per microbatch. `unit`: `run` returns one step length per `unit` periods. `warm_up`: how many step
-    lengths at the start are not typical. `twin_overhead`: the relative slowdown of the steps in which `trace` timed the tasks, compared
+    lengths at the start are not typical. `tracing_overhead`: the relative slowdown of the steps in which `trace` timed the tasks, compared
     with steps without events.
     """
 
     losses: dict[int, tuple[torch.Tensor, ...]]
     unit: int
     warm_up: int
-    twin_overhead: float | None
+    tracing_overhead: float | None
 
     @property
     def binding(self) -> Binding:

@@ -67,7 +67,7 @@ class SegmentedExecutable:
         self._first_task = [0, *accumulate(len(part.tasks) for part in self._parts[:-1])]
         self._current = 0
         self.unit, self.warm_up = programs[0].unit, programs[0].warm_up
-        self.twin_overhead: float | None = None
+        self.tracing_overhead: float | None = None
         self.losses: dict[int, tuple[torch.Tensor, ...]] = {}
 
     @property
@@ -122,8 +122,8 @@ class SegmentedExecutable:
 
     def trace(self) -> list[Measured]:
         times = [item for number, program in enumerate(self._programs) for item in self._of_plan(number, program.trace())]
-        overheads = [program.twin_overhead for program in self._programs]
-        self.twin_overhead = None if None in overheads else max(overheads)
+        overheads = [program.tracing_overhead for program in self._programs]
+        self.tracing_overhead = None if None in overheads else max(overheads)
         return times
 
     def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:

@@ -22,7 +22,7 @@ class BoundPlan:
 
     unit = 1
     warm_up = WARM_UP - 1  # the first period has no step length of its own
-    twin_overhead: float | None = None
+    tracing_overhead: float | None = None
 
     def __init__(self, binding: Binding, first_iteration: int):
         self.plan, self.binding = binding.plan, binding

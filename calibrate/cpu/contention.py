@@ -255,6 +255,6 @@ def _rows(groups: list[KeyGroup], rounds: Collection[int], model: CostModel, sam
         for (key, other), seconds in group.beside_s.items():
             cost, others = model.cost(task_of[key]), lanes[other, group.held_out]
             times = ceil(2 * cost.cold_s / max(sum(c.cold_s for c in others), 1e-9))
-            modelled, _ = modeled_slow_downs([cost], others * times, machine.device(task_of[key].device), machine)
+            modeled, _ = modeled_slow_downs([cost], others * times, machine.device(task_of[key].device), machine)
             slow_down = typical_ratio([seconds[r] / group.alone_s[key][r] for r in rounds if r in seconds])
-            yield Interference(group.group, other, float(f"{slow_down:.4g}"), float(f"{modelled:.4g}"), group.held_out, key)
+            yield Interference(group.group, other, float(f"{slow_down:.4g}"), float(f"{modeled:.4g}"), group.held_out, key)

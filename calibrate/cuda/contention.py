@@ -216,9 +216,9 @@ def _rows(pair: PairTimes, costs: list[tuple[str, Cost]], held_out: bool, machin
     memory = replace(machine.memories[0], saturation_share=share)
     divisor = max(1, min(pair.counts) // _MOST_KERNELS)
     lanes = [first_cost] * (pair.counts[0] // divisor), [second_cost] * (pair.counts[1] // divisor)
-    modelled = modeled_slow_downs(*lanes, machine.devices[0], replace(machine, memories=(memory,)))
+    modeled = modeled_slow_downs(*lanes, machine.devices[0], replace(machine, memories=(memory,)))
     groups = ((first, second), (second, first))
     return [
         Interference(*of_kernels, float(f"{measured:.4g}"), float(f"{model:.4g}"), held_out, pair.name)
-        for of_kernels, measured, model in zip(groups, pair.slow_downs, modelled, strict=True)
+        for of_kernels, measured, model in zip(groups, pair.slow_downs, modeled, strict=True)
     ]

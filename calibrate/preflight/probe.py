@@ -281,7 +281,7 @@ def answer(probe: Probe, context: Context, left_s: float = float("inf"), reserve
         fields = {"status": "failed", "why": context.scrubbed(error if own else brief(error)), "where": "" if own else _frames(error)}
     fixes = [{"worth": worth, "text": text} for worth, text in context.faults]
     flags = list(dict.fromkeys(context.flags))
-    fields |= {"figures": context.figures, "mend": fixes, "flags": flags, "same_numbers": context.same_numbers}
+    fields |= {"figures": context.figures, "fixes": fixes, "flags": flags, "same_numbers": context.same_numbers}
     context.answered(fields)
     return {**fields, "again": again, "usable": not again and (probe.file is None or usable(context.driver))}
 

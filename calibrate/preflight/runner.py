@@ -338,7 +338,7 @@ class Runner:
         record = _record(probe, seconds=round(self.clock() - begin_s, 1), **fields)
         if record.status == "failed" and probe.file is None:
             why = f"find out why the probe {probe.name} failed ({record.why}); see {OUTPUTS}/{probe.name}.log"
-            record = record.model_copy(update={"mend": (*record.mend, Fix(worth=BLOCKS, text=why))})
+            record = record.model_copy(update={"fixes": (*record.fixes, Fix(worth=BLOCKS, text=why))})
         self.records[probe.name], self._usable, self._again = record, fields.get("usable", True), fields.get("again", False)
         if "unusable" in fields and probe is self.probes[0]:
             raise SchedcastError(fields["unusable"], Code.DEVICES)

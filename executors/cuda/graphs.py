@@ -278,7 +278,7 @@ class GraphProgram(EagerProgram):
                 replays.append(marks.read())
             return run_s, {task: statistics.median(ends[task] for ends in replays) for task in replays[0]}
 
-        ends, self.twin_overhead = run_instrumented(step_s, len(self._compiled.tasks), run_once)
+        ends, self.tracing_overhead = run_instrumented(step_s, len(self._compiled.tasks), run_once)
         self._leave_border()
         return with_starts(ends, [task.lane for task in self._compiled.tasks], self._compiled.dependencies)
 

@@ -293,7 +293,7 @@ class EagerProgram(BoundPlan):
             begins = {first + i + 1: end for i, end in enumerate(ends) if i + 1 >= WARM_UP}
             return self.max_over_ranks(_typical_s(ends)), marks.within(origin, begins)
 
-        task_times, self.twin_overhead = run_instrumented(step_s, int(self.max_over_ranks(len(self._compiled.tasks))), run_once)
+        task_times, self.tracing_overhead = run_instrumented(step_s, int(self.max_over_ranks(len(self._compiled.tasks))), run_once)
         return repeat_period(task_times, step_s, self._compiled.dependencies.largest_lag)
 
 

@@ -206,7 +206,7 @@ def _gpu_report() -> GpuReport:
         PartRecord(name="facts", title="Facts", priority=0, status="done", seconds=1.0, file="facts.json"),
         PartRecord(
             name="events", title="?", priority=3, status="done", seconds=1.0, figures={"a": [1, None]}, why="odd",
-            mend=(Fix(worth=2, text="mend it"),),
+            fixes=(Fix(worth=2, text="mend it"),),
         ),
         PartRecord(
             name="lenet5", title="LeNet", priority=1, status="left", file="validations/lenet5.json", why="no time", same_numbers=True

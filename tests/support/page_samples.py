@@ -20,7 +20,7 @@ RESULT = {
     "strategy", "options", "predicted_step_s", "predicted_interval_s", "measured_step_s", "measured_runs_s", "error",
     "error_drift_corrected", "predicted_speedup", "measured_speedup", "max_grad_error", "max_param_error", "semantics",
     "predicted_peak_bytes", "measured_peak_bytes", "predicted_peak_bytes_by_device", "measured_peak_bytes_by_device",
-    "shares", "calibration", "twin_overhead", "predicted_speedup_interval", "measured_speedup_interval", "against_pytorch",
+    "shares", "calibration", "tracing_overhead", "predicted_speedup_interval", "measured_speedup_interval", "against_pytorch",
     "against_pytorch_interval", "waterfall", "reference_grad_error", "reference_param_error", "first_step_error", "status",
 }  # fmt: skip
 SHARES = Shares(measured=0.9, fitted=0.1, guessed=0.0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median, quantiles
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from traces.documents.base import Bytes, Data, Document, Duration, Length, Seconds
 from traces.documents.step import Step
@@ -198,7 +198,7 @@ class ValidationResult(Data):
     interleaved keys, whose costs contain the drift already, it equals `error`. Documents of interleaved runs from before this rule hold a
     value that was corrected twice; `scored_error` does not use it.
 
-    `twin_overhead`: by what share the run that task times were taken in was slower than the one that step times were (GPU only).
+    `tracing_overhead`: by what share the run that task times were taken in was slower than the one that step times were (GPU only).
     Peak bytes are those of the device that needs most; by device (or memory, where all its devices are counted together) where they were
     kept.
 
@@ -231,7 +231,7 @@ class ValidationResult(Data):
     measured_peak_bytes_by_device: dict[str, Bytes] | None = None
     shares: Shares | None
     calibration: Literal["interleaved", "profile"] | None = None
-    twin_overhead: float | None = None
+    tracing_overhead: float | None = Field(None, validation_alias=AliasChoices("tracing_overhead", "twin_overhead"))
     predicted_speedup_interval: tuple[float, float] | None = None
     measured_speedup_interval: tuple[float, float] | None = None
     against_pytorch: float | None = None

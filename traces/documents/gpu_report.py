@@ -46,7 +46,7 @@ class PartRecord(Data):
     `status`: `running` while it runs, and for ever if the call was killed meanwhile; `skipped` if an earlier call measured it, `left` if it
     did not fit in the time or was cut short, `unsuited` if the GPU lacks a feature that the probe needs. `why` says what the answer means,
     or why there is none. `where` names the innermost functions of an error that the user did not cause. `same_numbers`: whether the plans
-    computed the same numbers as PyTorch. `figures` have their units in their names. `mend`: what to fix where the GPU does something else
+    computed the same numbers as PyTorch. `figures` have their units in their names. `fixes`: what to fix where the GPU does something else
     than Schedcast assumes.
     """
 
@@ -61,7 +61,7 @@ class PartRecord(Data):
     same_numbers: bool | None = None
     flags: tuple[str, ...] = ()
     figures: dict[str, JsonValue] = {}
-    mend: tuple[Fix, ...] = ()
+    fixes: tuple[Fix, ...] = Field((), validation_alias=AliasChoices("fixes", "mend"))
 
     @property
     def measured(self) -> bool:
@@ -71,7 +71,7 @@ class PartRecord(Data):
     @property
     def verdict(self) -> str:
         """The status of a long probe; of a quick one "ok", "differs" if it found something to fix, "failed", "left" or "unsuited"."""
-        return self.status if self.file is not None or not self.measured else "differs" if self.mend else "ok"
+        return self.status if self.file is not None or not self.measured else "differs" if self.fixes else "ok"
 
 
 class ModeSummary(Data):
@@ -177,7 +177,7 @@ def _summary(mode: str, validations: list[tuple[str, Validation]]) -> ModeSummar
 
 def fix_first(parts: Iterable[PartRecord]) -> tuple[str, ...]:
     """What to fix, in order of worth; of equal worth, in the order of the probes."""
-    fixes = [(fix.worth, f"{fix.text} ({part.name})") for part in parts for fix in part.mend]
+    fixes = [(fix.worth, f"{fix.text} ({part.name})") for part in parts for fix in part.fixes]
     return tuple(dict.fromkeys(text for _, text in sorted(fixes, key=lambda item: item[0])))
 
 

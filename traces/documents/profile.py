@@ -214,14 +214,14 @@ class Transfer(_Data):
 class Interference(NamedTuple):
     """One op timed alone and together with others.
 
-    `slow_down`: how many times longer it took. `modelled`: the slow-down that the engine predicts without multipliers, from SMs and memory
+    `slow_down`: how many times longer it took. `modeled`: the slow-down that the engine predicts without multipliers, from SMs and memory
     bandwidth. `beside`: the group of the other ops. `held_out`: left out of the fit, to score it. `key`: the op's cost key, or a name.
     """
 
     group: str
     beside: str
     slow_down: Measure
-    modelled: Measure = 1.0
+    modeled: Measure = 1.0
     held_out: bool = False
     key: str = ""
 

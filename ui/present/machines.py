@@ -198,7 +198,7 @@ def co_run_cells(profile: Profile) -> list[dict[str, str]]:
             "beside": beside,
             "interference runs": str(len(runs)),
             "takes longer, measured": f"{min(r.slow_down for r in runs):.2f}x to {max(r.slow_down for r in runs):.2f}x",
-            "modeled": f"{min(r.modelled for r in runs):.2f}x to {max(r.modelled for r in runs):.2f}x",
+            "modeled": f"{min(r.modeled for r in runs):.2f}x to {max(r.modeled for r in runs):.2f}x",
             "multiplier": "none" if multiplier is None else f"{multiplier:.2f}",
         }
         for (task, beside, multiplier), runs in sorted(pairs.items())

@@ -100,7 +100,7 @@ def fit(co_runs: Iterable[Interference], kind: str) -> Contention:
     if not held_out:
         return Contention(rejected=multipliers, co_runs=co_runs)
     error = _short(fmean(abs(_base(run, kind) * multipliers.get(f"{run.group}|{run.beside}", 1.0) / run.slow_down - 1) for run in held_out))
-    without = _short(fmean(abs(run.modelled / run.slow_down - 1) for run in held_out))
+    without = _short(fmean(abs(run.modeled / run.slow_down - 1) for run in held_out))
     kept, rejected = (multipliers, {}) if error < without else ({}, multipliers)
     return Contention(multipliers=kept, rejected=rejected, held_out_error=error, held_out_error_without=without, co_runs=co_runs)
 
@@ -117,7 +117,7 @@ def best_saturation_share(co_runs: Mapping[float, Sequence[Interference]], defau
 
 
 def _modeled_error(co_runs: Sequence[Interference], held_out: bool) -> float:
-    errors = [abs(run.modelled / run.slow_down - 1) for run in co_runs if run.held_out == held_out and run.slow_down > 0]
+    errors = [abs(run.modeled / run.slow_down - 1) for run in co_runs if run.held_out == held_out and run.slow_down > 0]
     return fmean(errors) if errors else inf
 
 
@@ -142,7 +142,7 @@ def _multiplier(co_runs: Sequence[Interference], kind: str) -> float:
 
 
 def _base(run: Interference, kind: str) -> float:
-    return 1.0 if kind == "cpu" else run.modelled
+    return 1.0 if kind == "cpu" else run.modeled
 
 
 def _short(number: float) -> float:

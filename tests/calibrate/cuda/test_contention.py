@@ -278,7 +278,7 @@ def test_the_saturation_share_is_the_one_that_explains_the_pairs():
     assert best_saturation_share(by_share, 0.3) == 0.5
     assert best_saturation_share(by_share, 0.5) is None
     assert best_saturation_share(dict.fromkeys(by_share, rows(1.5)), 0.3) is None
-    by_share[0.5][1] = by_share[0.5][1]._replace(modelled=1.0)  # worse on what was not fitted
+    by_share[0.5][1] = by_share[0.5][1]._replace(modeled=1.0)  # worse on what was not fitted
     assert best_saturation_share(by_share, 0.3) is None
     assert best_saturation_share({0.3: [], 0.5: []}, 0.3) is None
 

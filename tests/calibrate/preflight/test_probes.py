@@ -106,7 +106,7 @@ def answered(name: str, gpu: FirstGpu) -> dict:
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_gpu_without_faults_is_well(name):
     fields = answered(name, FirstGpu(facts=SMALL))
-    assert (fields["status"], fields["mend"]) == ("done", []), fields["why"]
+    assert (fields["status"], fields["fixes"]) == ("done", []), fields["why"]
     assert fields["why"]
     assert fields["figures"]
     json.dumps(fields, allow_nan=False)
@@ -124,7 +124,7 @@ def test_a_fault_is_found(name, gpu, said):
     fields = answered(name, faulty)
     assert fields["status"] == "done"
     assert said in fields["why"]
-    assert any(said in mend["text"] for mend in fields["mend"])
+    assert any(said in fix["text"] for fix in fields["fixes"])
 
 
 def test_figures_are_the_simulated_gpus():
@@ -171,7 +171,7 @@ def test_attention_whose_backward_finds_other_memory_is_found(stored, monkeypatc
     if stored == "in the plan's strides":
         monkeypatch.setattr(opcall, "OPAQUE", {})
     fields = answered("attention", FirstGpu(facts=SMALL))
-    wrong = [mend["text"] for mend in fields["mend"] if mend["worth"] == WRONG]
+    wrong = [fix["text"] for fix in fields["fixes"] if fix["worth"] == WRONG]
     assert len(wrong) == (0 if stored == "as it comes" else 4)
     assert all("as PyTorch does: they differ by" in text for text in wrong)
 
@@ -183,7 +183,7 @@ def test_a_batch_norm_calibrated_in_less_than_its_time_is_found(monkeypatch, sha
         calibration, "_calibrated", lambda context: share if isinstance(share, str) else share * context.figures["backward_s"]
     )
     fields = answered("batch-norm", FirstGpu(facts=SMALL))
-    assert [mend["worth"] for mend in fields["mend"]] == ([] if verdict == "ok" else [WRONG])
+    assert [fix["worth"] for fix in fields["fixes"]] == ([] if verdict == "ok" else [WRONG])
     assert fields["figures"]["lazy_run_first_s"] == pytest.approx(fields["figures"]["backward_s"])
     assert fields["figures"]["lazy_not_run_first_s"] < fields["figures"]["backward_s"] / 2
 
@@ -197,4 +197,4 @@ def test_a_real_gpu_is_well(name):
     driver = gpu()
     fields = answer(BY_NAME[name], Context(driver))
     driver.use(torch.cuda.default_stream(driver.device))
-    assert (fields["status"], fields["mend"]) == ("done", []), fields["why"]
+    assert (fields["status"], fields["fixes"]) == ("done", []), fields["why"]

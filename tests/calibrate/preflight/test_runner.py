@@ -301,8 +301,8 @@ def test_processes_import_the_packages_of_this_one(monkeypatch):
 
 def test_what_to_fix_first_is_in_order_of_worth():
     def record(name: str, *mends: tuple[int, str]) -> PartRecord:
-        mend = tuple(Fix(worth=worth, text=text) for worth, text in mends)
-        return PartRecord(name=name, title="?", priority=0, status="done", mend=mend)
+        fixes = tuple(Fix(worth=worth, text=text) for worth, text in mends)
+        return PartRecord(name=name, title="?", priority=0, status="done", fixes=fixes)
 
     parts = [record("a", (4, "last"), (2, "second")), record("b", (1, "first"), (2, "third"), (2, "third"))]
     assert fix_first(parts) == ("first (b)", "second (a)", "third (b)", "last (a)")

@@ -138,5 +138,5 @@ def test_validate_with_a_report(gpu, capfd, tmp_path):
     document = Validation.model_validate({k: v for k, v in printed(capfd).items() if k != "schema"})
     assert (document.mode, document.device["kind"], document.device["name"]) == ("graph", "gpu", "Fake GPU")
     assert [row.strategy for row in document.ran] == ["baseline", "backward-fusion"]
-    assert all(row.twin_overhead is not None and row.calibration == "profile" for row in document.ran)
+    assert all(row.tracing_overhead is not None and row.calibration == "profile" for row in document.ran)
     assert (tmp_path / "report" / "index.html").exists()

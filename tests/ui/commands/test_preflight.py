@@ -22,7 +22,7 @@ from ui.present import gpu_report as page
 GPUS = "tests.support.first_gpus"
 EVENTS = PartRecord(
     name="events", title="Do events work?", priority=3, status="done", seconds=2.0, figures={"seconds": 1.5}, why="they do not",
-    mend=(Fix(worth=2, text="mend <events>"),),
+    fixes=(Fix(worth=2, text="mend <events>"),),
 )  # fmt: skip
 REPORT = GpuReport(
     fix_first=("mend <events> (events)",), date="2026-01-01", device={"name": "NVIDIA H100"}, versions={"torch": "2.11"}, minutes=9.0,

@@ -35,10 +35,10 @@ RUN = Interference(COMPUTE, COMPUTE, 1.2)
 PAIRS = {(COMPUTE, COMPUTE): 1.05, (COMPUTE, MEMORY): 1.1, (MEMORY, COMPUTE): 1.2, (MEMORY, MEMORY): 1.4}
 
 
-def synthetic(factors=PAIRS, noise=(0.99, 1.01), modelled=1.0):
+def synthetic(factors=PAIRS, noise=(0.99, 1.01), modeled=1.0):
     """Two fitted and two held-out interference runs of every pair, one a little below and one a little above its factor."""
     return [
-        Interference(a, b, factor * modelled * off, modelled, held_out)
+        Interference(a, b, factor * modeled * off, modeled, held_out)
         for (a, b), factor in factors.items()
         for held_out in (False, True)
         for off in noise
@@ -61,8 +61,8 @@ def test_a_multiplier_is_typical_of_its_pair_and_scored_on_others():
 
 
 def test_on_a_cpu_multipliers_replace_the_modelled_slow_down_and_on_a_gpu_they_multiply_it():
-    assert set(fit(synthetic({("a", "b"): 1.2}, modelled=1.5), "gpu").multipliers.values()) == {1.2}
-    assert set(fit(synthetic({("a", "b"): 1.2}, modelled=1.5), "cpu").multipliers.values()) == {1.8}
+    assert set(fit(synthetic({("a", "b"): 1.2}, modeled=1.5), "gpu").multipliers.values()) == {1.2}
+    assert set(fit(synthetic({("a", "b"): 1.2}, modeled=1.5), "cpu").multipliers.values()) == {1.8}
 
 
 def test_pairs_share_a_multiplier_if_that_predicts_better():
@@ -251,7 +251,7 @@ def test_co_runs_are_measured_once_and_only_where_lanes_share_a_memory(two_cores
     assert {(run.group, run.beside) for run in fitted.co_runs} == {(SMALL, SMALL)}
     assert {run.held_out for run in fitted.co_runs} == {False, True}
     assert len({run.key for run in fitted.co_runs}) == len(fitted.co_runs) <= 2 * co_run_contention.KEYS
-    assert all(run.slow_down > 0 and run.modelled >= 1 for run in fitted.co_runs)
+    assert all(run.slow_down > 0 and run.modeled >= 1 for run in fitted.co_runs)
     assert fitted.held_out_error is not None
     assert profile.costs == costs, "times of single keys that the interference runs measured are not kept"
     profile.contention.disturbed = False
