@@ -630,7 +630,7 @@ def judge(
 ):
     """Judge predictions by what was measured: steps, or pairs of steps before and after one change.
 
-    A table of steps has one row for each step, and the answer is how right predictions are by source, GPU and family of models. Required
+    A table of steps has one row for each step, and the answer is how accurate predictions are by source, GPU and family of models. Required
     columns: gpu (a machine's name, this-gpu, or the driver's name of the card), model, batch and value_ms. Optional: image_or_seq,
     precision, layout, optimizer (NAME or NAME:FORM; none: no update was timed), source, what, note. Rows that cannot be predicted are
     counted with the reason. What was predicted is kept, also after Ctrl-C.

@@ -40,6 +40,8 @@ GraphArguments = tuple[int, int, bool]
 DEFAULT = "default"
 PRECISIONS = (DEFAULT, "fp32", "tf32", "bf16", "mixed", "amp", "amp-fp16", "fp64")
 LAYOUTS = ("nchw", "nhwc")
+#: Microbatches of a step at most: every one has inputs of its own, also in plans that leave out those in the middle.
+MOST_ACCUMULATED = 10_000
 
 
 def product_precision(precision: str) -> str:
@@ -113,6 +115,8 @@ class Job:
         for name in ("batch", "accumulate"):
             if getattr(self, name) < 1:
                 raise SchedcastError(f"--{name} is {getattr(self, name)}; expected at least 1")
+        if self.accumulate > MOST_ACCUMULATED:
+            raise SchedcastError(f"--accumulate is {self.accumulate}; expected at most {MOST_ACCUMULATED}")
         if self.image_size is not None and self.image_size < 1:
             raise SchedcastError(f"--image-size is {self.image_size}; expected at least 1")
         if self.batch % self.accumulate:

@@ -110,7 +110,7 @@ def shipped_speedup_discrepancy(strategy: str, kind: str, mode: str) -> float:
 def _pools(strategy: str, kind: str, mode: str) -> list[Sequence[Validation]]:
     """The shipped validations: the nearest ones to this kind of device and mode first.
 
-    A GPU alone does not say how right communication is: for a strategy of several devices, those of GPUs count if they have such
+    A GPU alone does not say how accurate communication is: for a strategy of several devices, those of GPUs count if they have such
     strategies.
     """
     validations, alone = shipped_validations(), {*names(1), *LOOPS, PYTORCH_GRAPH}

@@ -1,4 +1,4 @@
-"""How right a what-if rule was, over pairs of steps that were measured before and after one change.
+"""How accurate a what-if rule was, over pairs of steps that were measured before and after one change.
 
 A gain is a speed-up: the seconds per sample before the change over those after it. Its sign is right if prediction and measurement are on
 one side: faster, slower, or the same within NOISE, which two runs of one program may differ by. Two gains that differ by less than NOISE
@@ -100,7 +100,7 @@ def root_mean_square(values: Sequence[float]) -> float:
 
 
 def record(rule: str, judgments: Sequence[Judgment], misses: str = "") -> RuleRecord:
-    """How right a rule was, over judgments of one way."""
+    """How accurate a rule was, over judgments of one way."""
     return RuleRecord(
         rule=rule,
         way=judgments[0].way,

@@ -1,4 +1,4 @@
-"""Is a speed normal: the published steps nearest to a job, and how right predictions are on its GPU with models of its family.
+"""Is a speed normal: the published steps nearest to a job, and how accurate predictions are on its GPU with models of its family.
 
 `published.json` has the steps, and the shipped scoreboard the scores of many more, whose own tables are not part of the package.
 """

@@ -1,4 +1,4 @@
-"""Pairs of steps that were measured before and after one change, and the gains predicted for them. `judgments` says how right they are."""
+"""Pairs of steps that were measured before and after one change, and their predicted gains. `judgments` says how accurate they are."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace

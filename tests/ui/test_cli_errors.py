@@ -81,6 +81,7 @@ WRONG_OPTIONS = [
     ([*options(), "--lr", "0.1", "--lr", "0.2"], "--lr is given 2 times"),
     (options(timeline="t.json", batch="4,8"), "--timeline t.json takes one prediction"),
     (options(accumulate=3), "--batch 4 is not divisible by --accumulate 3"),
+    (options(batch=2**31, accumulate=2**31), "--accumulate is 2147483648; expected at most 10000"),
     (options(accumulate=0), "--accumulate is 0"),
     (options(lr="nan"), "--lr is nan; expected a finite number"),
     (options(lr="inf"), "--lr is inf"),

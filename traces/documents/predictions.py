@@ -55,8 +55,8 @@ class NearStep(Data):
 class Normal(Document, Step):
     """A predicted step, one that was measured (None: none was), and what is known of similar ones. Document `schedcast.normal/1`.
 
-    `near`: the published steps nearest to the job, the nearest first. `groups`: how right predictions are on published steps of its family
-    of models on its card.
+    `near`: the published steps nearest to the job, the nearest first. `groups`: how accurate predictions are on published steps of its
+    family of models on its card.
     """
 
     schema_name = "schedcast.normal/1"

@@ -153,7 +153,7 @@ class RuleAnswer(Data):
 
     `step_interval_s`: what the step may become where the rule's own costs are uncertain. Without an answer, `step_s`, `gain_s` and
     `speedup` are null. `reason` says why there is no answer, or no gain. `readable` is False if the text is not a rule. `label` is a short
-    name for a rule with a long regular expression. `record`: how right the rule was on what others measured; null if nobody has.
+    name for a rule with a long regular expression. `record`: how accurate the rule was on what others measured; null if nobody has.
     """
 
     rule: str

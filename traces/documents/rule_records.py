@@ -1,4 +1,4 @@
-"""The document of `schedcast judge` for pairs of steps, before and after one change: how right each what-if rule was on them."""
+"""The document of `schedcast judge` for pairs of steps, before and after one change: how accurate each what-if rule was on them."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ Way = Literal["preset", "trace"]
 
 
 class RuleRecord(Data):
-    """How right a rule was. A gain is a speed-up, before over after; errors are differences of speed-ups, predicted less measured.
+    """How accurate a rule was. A gain is a speed-up, before over after; errors are differences of speed-ups, predicted less measured.
 
     `way`: each pair was predicted with the costs of a preset, or by a rule applied to the trace before the change. `sign_right`: pairs
     whose gain lies on the measured side (faster, slower, the same). `median_error`: of the absolute errors. `worst_error`: with its sign.

@@ -1,4 +1,4 @@
-"""The document of `schedcast judge` for steps: how right predictions are on measured steps, by source, GPU and family of models."""
+"""The document of `schedcast judge` for steps: how accurate predictions are on measured steps, by source, GPU and family of models."""
 
 from collections.abc import Sequence
 from statistics import median

@@ -3,7 +3,7 @@
 They are in `data/MACHINE/` beside this file. MACHINE of a GPU is the product's name in lower case with dashes (`nvidia-h200`). There is one
 profile for each setting of TF32, since TF32 decides which kernels dense ops use. The folder `validations` holds a machine's validations.
 `data/papers` has what `schedcast reproduce` predicts of each paper (`make papers`). `data/examples` has two traces that were made
-up, small enough to read, and a measured report, for people who have none yet. `data/scoreboard.json` says how right predictions are on
+up, small enough to read, and a measured report, for people who have none yet. `data/scoreboard.json` says how accurate predictions are on
 measured steps that others published.
 """
 

@@ -1,4 +1,4 @@
-"""`schedcast judge`: how right predictions are on tables of measured steps, and what-if rules on tables of pairs."""
+"""`schedcast judge`: how accurate predictions are on tables of measured steps, and what-if rules on tables of pairs."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ SAMPLE = 60
 def judge(
     tables: Sequence[Path], *, profile: Path | None, sample: int | None, processes: int | None, out: Path | None, as_json: bool
 ) -> None:
-    """Print how right predictions are on tables of steps, or what-if rules on tables of pairs; without tables, the records of the rules."""
+    """Print how accurate predictions are on tables of steps, or what-if rules on tables of pairs; without any, the records of the rules."""
     check_outputs({"--out": out}, [("TABLE", table) for table in tables])
     if special := [table for table in tables if is_special(table)]:
         raise SchedcastError(f"{special[0]} is a device or a pipe; expected a file or a folder of tables")
@@ -49,7 +49,7 @@ def judge(
 def score(
     tables: Sequence[Path], *, profile: Path | None, sample: int | None, processes: int | None, out: Path | None, as_json: bool
 ) -> None:
-    """Predict the steps of tables, or of folders of tables, and print how right the predictions are."""
+    """Predict the steps of tables, or of folders of tables, and print how accurate the predictions are."""
     for option, number in (("--sample", sample), ("--processes", processes)):
         if number is not None and number < 1:
             raise SchedcastError(f"{option} is {number}; expected at least 1")

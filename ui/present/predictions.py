@@ -80,7 +80,7 @@ def predictions_table(predictions: Sequence[tuple[int, str, Prediction]]) -> Gri
 
 
 def normal_words(document: Normal) -> list[str]:
-    """Whether a measured step is as long as predicted, what is usual if it is not, and how right predictions of such steps are."""
+    """Whether a measured step is as long as predicted, what is usual if it is not, and how accurate predictions of such steps are."""
     sentences = []
     if document.measured_s is not None:
         predicted = f"{units.duration(document.step_s)} ({units.interval(document.interval_s)})"

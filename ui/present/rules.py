@@ -1,5 +1,5 @@
-"""What-if rules in words and tables: how right they were on pairs of steps that others measured before and after one change, those that the
-app puts together, and what they match and changed.
+"""What-if rules in words and tables: how accurate they were on pairs of steps that others measured before and after one change, those
+that the app puts together, and what they match and changed.
 """
 
 from types import MappingProxyType

@@ -11,7 +11,7 @@ _NAMED = 12
 
 
 def summary(document: Scoreboard) -> str:
-    """How many steps were predicted, and how right."""
+    """How many steps were predicted, and how accurate."""
     total = document.total
     if total is None:
         return "None of the rows can be predicted."

@@ -133,7 +133,7 @@ class _Steps:
         self._owner = owners(plan)
         self._held: dict[tuple[str, int], Block] = {}
         kinds = {value.storage: value.kind for value in plan.values.values()}
-        self._inputs = [name for name, kind in kinds.items() if kind == INPUT]
+        self._inputs = dict.fromkeys(name for name, kind in kinds.items() if kind == INPUT)  # in order; a plan may have thousands
         self._states = {name for name in plan.carried if kinds[name] == OPTIMIZER_STATE}
 
     def run(self, kept_bytes: Mapping[str, int]) -> None:

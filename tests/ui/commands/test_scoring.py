@@ -1,4 +1,4 @@
-"""`schedcast judge` for steps: tables of measured steps, and how right the predictions are."""
+"""`schedcast judge` for steps: tables of measured steps, and how accurate the predictions are."""
 
 import json
 

@@ -47,7 +47,7 @@ def page() -> None:
 
 
 def rules_ui() -> None:
-    """Show how right the what-if rules were on what others measured, and what is not predicted."""
+    """Show how accurate the what-if rules were on what others measured, and what is not predicted."""
     document = rule_words.documented()
     st.subheader(rule_words.TITLE)
     st.write(rule_words.ABOUT)
@@ -59,7 +59,7 @@ def rules_ui() -> None:
 
 
 def _published_ui() -> None:
-    """Show how right presets are on steps that others published."""
+    """Show how accurate presets are on steps that others published."""
     if not scoreboard_file().exists():
         return
     document = Scoreboard.load(scoreboard_file())
