@@ -1,6 +1,5 @@
 """Plain PyTorch, with which plans are compared, trains the user's own module; unusual steps are trained exactly or refused."""
 
-import inspect
 from dataclasses import replace
 
 import pytest
@@ -20,27 +19,17 @@ from simulator.model.capture.capture import capture
 from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu, Times
-from tests.support import norm_models, stateful_models
+from tests.support import models
 from tests.support.applicable import core_groups
 from tests.support.gpu_testbeds import SMALL, open_testbed
-from tests.support.jobs import MLP, planned
+from tests.support.jobs import MLP, job_of, planned
 from tests.support.refusals import refuses
 from tests.support.same_numbers import largest_error
 from traces.errors import Code
 
-MODELS = [
-    name
-    for name, make in vars(stateful_models).items()
-    if inspect.isfunction(make) and make.__module__ == stateful_models.__name__ and name != "_made"
-]
-
-
-def job_of(model: str, **fields) -> Job:
-    return Job(f"{stateful_models.__file__}:{model}", 4, precision=fields.pop("precision", "fp64"), **fields)
-
 
 @pytest.mark.sampled(6)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", models.STATEFUL)
 def test_five_steps_equal_plain_pytorch(model, two_cores, backend):
     # A conversion to float64 replaces parameters in their modules, but not in a user's list.
     precision, limit = ("fp32", 1e-5) if model == "parameter_in_a_list" else ("fp64", 1e-10)
@@ -101,7 +90,7 @@ def test_a_tie_that_only_some_roundings_turn_is_no_fault():
 
 @pytest.mark.parametrize("kept", ["weight::exp_avg_sq", "weight::step", "bias", "running_var", "num_batches_tracked"])
 def test_all_that_training_keeps_is_compared(kept, two_cores, backend):
-    job = Job(f"{norm_models.__file__}:batch_norm", 4, precision="fp64", optimizer="adamw")
+    job = job_of("batch_norm", optimizer="adamw")
     built, plan, expected = job.build(), planned("baseline", job, two_cores), Expected.of(job, job.build(), 2)
     assert compare(job, built, plan, backend, expected, 2).max_param_error <= 1e-10
     name = next(name for name in expected.kept if name.endswith(kept))
@@ -166,9 +155,9 @@ US = 1e-6
 WHOLE = load_machine("h200")
 
 
-def plan_of_model(model: str, **fields):
+def job_and_plan(model: str, **fields):
     """A job of one of the models, and its baseline's plan."""
-    job = Job(f"{norm_models.__file__}:{model}", 4, **fields)
+    job = Job(f"{models.__file__}:{model}", 4, **fields)
     return job, planned("baseline", job, WHOLE)
 
 
@@ -188,7 +177,7 @@ def samples_of(gpu: FakeGpu, plan, word: str):
 )
 def test_a_backward_key_is_as_long_cold_as_warm(model, word):
     """The cache makes no difference here, so the two are equal if no set of operands runs its forward op in a graph."""
-    _, plan = plan_of_model(model)
+    _, plan = job_and_plan(model)
     with FakeGpu(Times(kernel_s=lambda op, size: 50 * US, gap_s=0.0), FACTS) as gpu:
         samples = samples_of(gpu, plan, word)
     assert samples.cold_s == pytest.approx(samples.warm_s, rel=1e-6)
@@ -200,7 +189,7 @@ def test_a_recurrent_layer_flattens_its_weights_before_it_is_timed(monkeypatch):
     monkeypatch.setattr(recurrent, "cudnn_usable", lambda task, binding: True)
     monkeypatch.setattr(recurrent, "_run_cudnn", lambda x, weights, *rest: (x.new_ones(x.shape[0], x.shape[1], 5).neg_(),))
     monkeypatch.setattr(recurrent, "_flatten", lambda weights, *options: weights[0].neg())
-    _, plan = plan_of_model("recurrent")
+    _, plan = job_and_plan("recurrent")
     with FakeGpu(Times(kernel_s=lambda op, size: 50 * US, gap_s=0.0), FACTS) as gpu:
         samples = samples_of(gpu, plan, "schedcast.rnn.default")
     assert samples.cold_s == pytest.approx(samples.warm_s, rel=1e-6)
@@ -209,7 +198,7 @@ def test_a_recurrent_layer_flattens_its_weights_before_it_is_timed(monkeypatch):
 @pytest.mark.parametrize("model", ["batch_norm", "layer_norm"])
 def test_norms_in_bf16_can_be_timed_alone(model):
     """Their saved statistics are bf16 in a graph captured on the CPU, and float32 on CUDA, whose kernels take nothing else."""
-    _, plan = plan_of_model(model, precision="bf16")
+    _, plan = job_and_plan(model, precision="bf16")
     with FakeGpu() as gpu:
         for direction in ("", "_backward"):
             assert min(samples_of(gpu, plan, f"aten.native_{model}{direction}.default").warm_s) > 0
@@ -220,7 +209,7 @@ def test_norms_in_bf16_can_be_timed_alone(model):
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_their_plans_train_as_pytorch_does(model, precision, mode):
-    job, plan = plan_of_model(model, precision=precision)
+    job, plan = job_and_plan(model, precision=precision)
     built, gpu = job.build(), FakeGpu()
     backend = CudaBackend(WHOLE, gpu, mode)
     steps = 2 if mode == "eager" else 12
@@ -231,7 +220,7 @@ def test_their_plans_train_as_pytorch_does(model, precision, mode):
 
 @pytest.mark.parametrize(("strategy", "mode"), [("turbodl", "eager"), ("baseline", "graph")])
 def test_attention_with_dropout_trains_as_one_op_as_pytorch_does(strategy, mode):
-    job = Job(f"{norm_models.__file__}:dropping", 4).on("gpu")
+    job = Job(f"{models.__file__}:attention_dropping", 4).on("gpu")
     plan, built, gpu = planned(strategy, job, WHOLE), job.build(), FakeGpu()
     assert any(task.body.random and "attention" in task.body.target for task in plan.tasks if task.body.op)
     backend = CudaBackend(WHOLE, gpu, mode)
@@ -259,7 +248,7 @@ def make(batch):
 """
 
 
-def plan_of(name: str = "baseline"):
+def on_an_h200(name: str = "baseline"):
     return planned(name, JOB, load_machine("h200"))
 
 

@@ -7,11 +7,10 @@ from calibrate.cpu.sampler import Sampler
 from calibrate.numerics import Expected, compare
 from calibrate.operands import OperandPool, fill
 from calibrate.samples import MOST_RELATIVE, Samples
-from simulator.model.job import Job
 from simulator.plan.bodies.op_class import GROUPED_PRODUCT
-from tests.support import indexing_models
+from tests.support import models
 from tests.support.applicable import default_plans
-from tests.support.jobs import planned
+from tests.support.jobs import job_of, planned
 from tests.support.refusals import refuses
 from tests.support.tiny import task
 from traces.errors import Code
@@ -29,16 +28,8 @@ def test_a_sample_during_which_another_thread_took_the_core_is_limited():
     assert samples.relative(frozenset({1, 2, 3}))[3] == pytest.approx(MOST_RELATIVE)
 
 
-MODELS = [name for name, make in vars(indexing_models).items() if callable(make) and make.__module__ == indexing_models.__name__]
-MODELS = [name for name in MODELS if name != "_made"]
-
-
-def job_of(model: str) -> Job:
-    return Job(f"{indexing_models.__file__}:{model}", 4, precision="fp64")
-
-
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", models.INDEXING)
 def test_plans_that_index_train_as_plain_pytorch_does(model, two_cores, backend):
     job = job_of(model)
     built = job.build()
@@ -49,7 +40,7 @@ def test_plans_that_index_train_as_plain_pytorch_does(model, two_cores, backend)
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", models.INDEXING)
 def test_made_up_indices_are_in_range(model, two_cores, backend):
     sampler = Sampler(backend)
     for plan in default_plans(job_of(model), two_cores).values():

@@ -17,7 +17,7 @@ from simulator.model.job import Job
 from simulator.predict.forecast import forecast
 from simulator.predict.target import Target
 from tests.fake_gpu import FakeGpu, Times
-from tests.support import mlp, norm_models
+from tests.support import mlp, models
 from tests.support.gpu_testbeds import SMALL, TIMES, WORKSPACE_BYTES, hard_gpu, measured_profile, open_testbed
 from tests.support.jobs import MLP
 from tests.support.page_samples import result, skipped, validation
@@ -194,7 +194,7 @@ def test_norms_and_attention_are_predicted(model, precision, mode, bound, measur
     """
     times = replace(TIMES, least_s=3e-6, op_s=1e-6, warm_factor=0.5, bytes_per_s=1e8)
     with hard_gpu(times) as gpu:
-        job, testbed = Job(f"{norm_models.__file__}:{model}", 4, precision=precision), open_testbed(gpu, mode)
+        job, testbed = Job(f"{models.__file__}:{model}", 4, precision=precision), open_testbed(gpu, mode)
         outcome = validate(job, ["turbodl", "forward-fusion"], {}, measured.model_copy(deep=True), testbed, timelines=False)
     assert outcome.same_numbers
     errors = {row.strategy: row.error for row in outcome.validation.results}

@@ -15,12 +15,12 @@ from simulator.model.job import Job
 from simulator.plan.task import AGAIN
 from simulator.predict.forecast import forecast
 from simulator.predict.target import Target
-from tests.support import block_models, staged_models
-from tests.support.jobs import planned
+from tests.support import models
+from tests.support.jobs import job_of, planned
 from tests.support.same_numbers import largest_error
 
 #: Attention, dropout, batch-norm and ops in place; and a chain without blocks.
-MODELS = [f"{block_models.__file__}:{name}" for name in ("attending", "dropping", "convolving")] + [f"{staged_models.__file__}:chain"]
+MODELS = [f"{models.__file__}:{name}" for name in ("attending", "attending_dropping", "convolving", "chain")]
 STRATEGIES = ["baseline", "backward-fusion", "turbodl", "data-parallel", "1f1b:placement=3", "zero-bubble", "pipedream", "deepa"]
 
 
@@ -50,7 +50,7 @@ def test_dropout_masks_and_running_statistics_are_those_of_the_first_forward():
 
 @pytest.mark.thorough
 def test_the_executor_holds_as_much_as_predicted():
-    machine, model = this_cpu(), f"{block_models.__file__}:attending"
+    machine, model = this_cpu(), f"{models.__file__}:attending"
     backend, measured, predicted = CpuBackend(machine), {}, {}
     for checkpoint in ("none", "selective", "full"):
         job = Job(model, 1 << 11, checkpoint=checkpoint)
@@ -66,7 +66,7 @@ def test_the_executor_holds_as_much_as_predicted():
 @pytest.mark.parametrize("model", ["checkpointing", "reentrant", "redrawing", "selecting"])
 def test_models_that_checkpoint_their_blocks_themselves(model, strategy):
     machine = this_cpu(devices=1 + (strategy == "1f1b"))
-    job = Job(f"{block_models.__file__}:{model}", 8, precision="fp64")
+    job = job_of(model, 8)
     plan = planned(strategy, job, machine)
     assert plan.semantics["checkpoint"] == "the model's own"
     assert largest_error(job, plan, CpuBackend(machine), 3) < 1e-10

@@ -12,8 +12,7 @@ from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from simulator.strategies.pipeline.staleness import staleness
 from tests.fake_gpu import FakeGpu
-from tests.support import norm_models
-from tests.support.jobs import MLP, planned
+from tests.support.jobs import MLP, job_of, planned
 
 JOB = Job(MLP, 4, precision="fp64", lr_schedule="0:0.1,3:0.02")
 
@@ -43,7 +42,7 @@ def test_a_stale_pipelines_stages_have_all_updates_that_they_have_made():
 
 
 def test_the_running_statistics_of_batch_norm_are_read_too():
-    job, machine = Job(f"{norm_models.__file__}:batch_norm", 4, precision="fp64"), load_machine("this-cpu")
+    job, machine = job_of("batch_norm"), load_machine("this-cpu")
     strategy, options = strategies.parse("backward-fusion")
     built = job.build()
     program = CpuBackend(machine).load(strategy.plan(job, machine, None, options), job_tensors(job, built, job.graph()))

@@ -23,9 +23,9 @@ from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
-from tests.support import real_models, unusual_models
+from tests.support import models, real_models
 from tests.support.applicable import core_groups, default_plans, plan_unless_refused, specs
-from tests.support.jobs import MLP, planned
+from tests.support.jobs import MLP, job_of, planned
 from tests.support.places import USER_MODELS
 from tests.support.refusals import refuses
 from tests.support.same_numbers import assert_trains_alike
@@ -36,14 +36,14 @@ LIMIT = 1e-10
 
 
 @cache  # with its graph: a user's model is captured for each new job
-def job_of(path: Path, **fields) -> Job:
+def made(path: Path, **fields) -> Job:
     return Job(f"{path}:make", 4, precision="fp64", **fields)
 
 
 @cache
 def references(path: Path):
     """A job, its model, and the references: plain PyTorch with as many microbatches, or with weights as stale as the plan's."""
-    job = job_of(path)
+    job = made(path)
     built = job.build()
     return job, built, References(job, built, STEPS, None)
 
@@ -79,7 +79,7 @@ CASES = [
 @pytest.mark.parametrize(("path", "spec"), CASES)
 def test_five_steps_equal_plain_pytorch(path, spec, backends):
     machine, executor = backends(strategies.parse(spec)[0].least_devices)
-    plan = plan_unless_refused(spec, job_of(path), machine)
+    plan = plan_unless_refused(spec, made(path), machine)
     if plan is None:
         pytest.skip(f"{spec} does not apply to {path.stem}")
     job, built, expected = references(path)
@@ -101,7 +101,7 @@ TRAINED = [
 def test_every_form_of_every_optimizer(model, optimizer, two_cores, backend):
     path = next(p for p in MODELS if p.stem == model)
     for form in forms(optimizer):
-        job = job_of(path, optimizer=optimizer, form=form)
+        job = made(path, optimizer=optimizer, form=form)
         built = job.build()
         expected = Expected.of(job, built)
         for strategy, plan in default_plans(job, two_cores).items():
@@ -112,7 +112,7 @@ def test_every_form_of_every_optimizer(model, optimizer, two_cores, backend):
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
 def test_clipping_and_accumulation(path, two_cores, backend):
-    job = job_of(path, accumulate=2, clip_norm=0.05, optimizer="adam")
+    job = made(path, accumulate=2, clip_norm=0.05, optimizer="adam")
     built = job.build()
     expected = Expected.of(job, built)
     compared = set()
@@ -131,7 +131,7 @@ def test_clipping_and_accumulation(path, two_cores, backend):
 
 
 def test_backward_fusion_updates_on_the_last_microbatch(two_cores, backend):
-    job = job_of(MODELS[0], accumulate=2)
+    job = made(MODELS[0], accumulate=2)
     built = job.build()
     plan = planned("backward-fusion", job, two_cores)
     updates = [i for i, task in enumerate(plan.tasks) if task.phase == "update"]
@@ -142,13 +142,13 @@ def test_backward_fusion_updates_on_the_last_microbatch(two_cores, backend):
 
 def test_backward_fusion_refuses_global_norm_clipping(two_cores):
     with refuses(Code.MODEL):
-        planned("backward-fusion", job_of(MODELS[0], clip_norm=1.0), two_cores)
+        planned("backward-fusion", made(MODELS[0], clip_norm=1.0), two_cores)
 
 
 def test_the_comparison_notices_a_missing_update(two_cores, backend):
     from dataclasses import replace
 
-    job = job_of(MODELS[0])
+    job = made(MODELS[0])
     built = job.build()
     plan = planned("forward-fusion", job, two_cores)
     (segment,) = plan.segments
@@ -233,27 +233,27 @@ def test_families_whose_layers_are_divided_train_as_in_plain_pytorch(library, na
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", unusual_models.NAMES)
+@pytest.mark.parametrize("name", models.UNUSUAL)
 def test_unusual_models_train_as_in_plain_pytorch(name, two_cores, backend):
-    job = Job(f"{unusual_models.__file__}:{name}", 4, precision="fp64", optimizer="sgd")
+    job = job_of(name, optimizer="sgd")
     assert_trains_alike(job, two_cores, backend)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", unusual_models.NAMES)
+@pytest.mark.parametrize("name", models.UNUSUAL)
 def test_unusual_models_whose_layers_are_divided_train_as_in_plain_pytorch(name, backends):
-    job = Job(f"{unusual_models.__file__}:{name}", 4, precision="fp64", optimizer="sgd")
+    job = job_of(name, optimizer="sgd")
     assert_trains_alike(job, *backends(2), ("fsdp:tp=2",))
 
 
 def test_a_loop_over_a_cell_is_captured_with_all_of_its_steps():
-    ops = Job(f"{unusual_models.__file__}:lstm_cell_in_a_loop", 4, precision="fp64", optimizer="sgd").graph().ops
+    ops = job_of("lstm_cell_in_a_loop", optimizer="sgd").graph().ops
     of_cell = [op for op in ops if op.layer == "cell" and op.phase == "forward" and "addmm" in op.body.target]
     assert len(of_cell) == 2 * 6
 
 
 def test_a_depthwise_convolution_is_not_split_by_group(two_cores):
-    job = Job(f"{unusual_models.__file__}:depthwise_filter_longer_than_the_image", 4, precision="fp64", optimizer="sgd")
+    job = job_of("depthwise_filter_longer_than_the_image", optimizer="sgd")
     names = [task.name for task in planned("turbodl", job, two_cores).tasks]
     assert "layer/convolution" in names
     assert not [name for name in names if "group" in name]

@@ -22,8 +22,8 @@ from simulator.model.job import Job
 from simulator.plan.bodies.update import STATE, forms
 from simulator.plan.json import dump, load
 from tests.fake_gpu import FakeGpu
-from tests.support import square_models
 from tests.support.applicable import core_groups
+from tests.support.jobs import job_of
 from tests.support.refusals import refuses
 from tests.support.same_numbers import largest_error
 from tests.support.shard_plans import Shard, by_channels, by_images, shard_plan
@@ -34,8 +34,8 @@ CPUS = ("cpu:0", "cpu:1")
 LIMIT = 1e-10
 
 
-def job_of(model: str, **fields) -> Job:
-    return Job(f"{square_models.__file__}:{model}", 8, precision="fp64", **fields)
+def square(model: str, **fields) -> Job:
+    return job_of(f"square_{model}", 8, **fields)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def two_devices(machine):
 
 @pytest.mark.parametrize("model", ["linear", "dropout", "convolution", "batch_norm"])
 def test_devices_with_half_of_the_channels(model, machine, two_devices):
-    job = job_of(model, optimizer="adam")
+    job = square(model, optimizer="adam")
     plan = shard_plan(job, machine, by_channels(*CPUS))
     plan.validate(machine)
     assert largest_error(job, plan, two_devices) <= LIMIT
@@ -62,7 +62,7 @@ def test_devices_with_half_of_the_images(model, machine, two_devices):
 
     Each half has batch-norm statistics of its own, and so has plain PyTorch here.
     """
-    job = job_of(model, optimizer="adam")
+    job = square(model, optimizer="adam")
     plan = shard_plan(job, machine, by_images(job, *CPUS))
     assert (len(plan.losses), plan.microbatches) == (2, 1)
     assert largest_error(job, plan, two_devices) <= LIMIT
@@ -71,14 +71,14 @@ def test_devices_with_half_of_the_images(model, machine, two_devices):
 @pytest.mark.parametrize("optimizer", STATE)
 def test_every_form_of_every_optimizer_updates_pieces(optimizer, machine, two_devices):
     for form in forms(optimizer):
-        job = job_of("linear", optimizer=optimizer, form=form, lr_schedule="0:0.1,3:0.02")
+        job = square("linear", optimizer=optimizer, form=form, lr_schedule="0:0.1,3:0.02")
         assert largest_error(job, shard_plan(job, machine, by_channels(*CPUS)), two_devices) <= LIMIT, form
 
 
 @pytest.mark.parametrize("model", ["linear", "convolution", "batch_norm"])
 def test_a_trainer_puts_whole_tensors_back(model, machine, two_devices):
     """Into the module, with the running statistics, and into a checkpoint of the optimizer."""
-    job = job_of(model, optimizer="adam")
+    job = square(model, optimizer="adam")
     built = job.build()
     plain = copy.deepcopy(built.module)
     optimizer = torch_optimizer(job.optimizer, job.form, plain.parameters(), job.hyper)
@@ -99,7 +99,7 @@ def test_a_trainer_puts_whole_tensors_back(model, machine, two_devices):
 
 
 def test_a_run_has_whole_tensors_beside_the_pieces(machine, two_devices):
-    job = job_of("linear", optimizer="momentum")
+    job = square("linear", optimizer="momentum")
     tensors = job_tensors(job, job.build(), job.graph())
     run = execute(shard_plan(job, machine, by_channels(*CPUS)), tensors, two_devices, steps=2)
     for name in ("0.weight", "0.bias", "0.weight::momentum_buffer"):
@@ -109,7 +109,7 @@ def test_a_run_has_whole_tensors_beside_the_pieces(machine, two_devices):
 
 
 def test_the_first_of_several_replicas_is_put_back(machine, two_devices):
-    job = job_of("linear")
+    job = square("linear")
     tensors = job_tensors(job, job.build(), job.graph())
     program = two_devices.load(shard_plan(job, machine, by_images(job, *CPUS)), tensors)
     program.binding.carried["0.weight@cpu:1"].fill_(7.0)
@@ -120,7 +120,7 @@ def test_the_first_of_several_replicas_is_put_back(machine, two_devices):
 
 def test_what_no_piece_covers_stays_and_is_no_success(machine, two_devices):
     """A plan that trains only the first half of the channels."""
-    job = job_of("linear")
+    job = square("linear")
     tensors = job_tensors(job, job.build(), job.graph())
     plan = shard_plan(job, machine, by_channels(*CPUS)[:1])
     program = two_devices.load(plan, tensors)
@@ -133,7 +133,7 @@ def test_what_no_piece_covers_stays_and_is_no_success(machine, two_devices):
 
 
 def test_an_error_in_one_piece_is_noticed(machine, two_devices):
-    job = job_of("linear")
+    job = square("linear")
     plan = shard_plan(job, machine, by_channels(*CPUS))
     tensors = job_tensors(job, job.build(), job.graph())
     program = two_devices.load(plan, tensors, keep=tuple(operand.value for operand in plan.gradients.values()))
@@ -150,7 +150,7 @@ def test_an_error_in_one_piece_is_noticed(machine, two_devices):
 @pytest.mark.parametrize("part", ["channels", "images"])
 def test_parts_of_a_mask_are_one_mask(part, machine, two_devices):
     """The two dropouts of the model have the numbers 0 and 1, however many devices draw their parts."""
-    job = job_of("dropout")
+    job = square("dropout")
     shards = by_channels(*CPUS) if part == "channels" else by_images(job, *CPUS)
     names = [[f"mask{number}@{device}" for device in CPUS] for number in range(2)]
     plan = shard_plan(job, machine, shards)
@@ -161,7 +161,7 @@ def test_parts_of_a_mask_are_one_mask(part, machine, two_devices):
 
 
 def test_a_part_costs_what_a_whole_mask_of_its_shape_costs(machine, two_devices):
-    job = job_of("dropout")
+    job = square("dropout")
     plan = shard_plan(job, machine, by_channels(*CPUS))
     part = next(task for task in plan.tasks if task.name == "drop.0@cpu:1")
     assert part.body.key(part) == replace(part.body, kwargs="{}", draw=0).key(part)
@@ -173,7 +173,7 @@ def test_a_part_costs_what_a_whole_mask_of_its_shape_costs(machine, two_devices)
 
 def test_an_update_of_pieces_is_measured_on_states_that_can_be(machine):
     """A count of 10 steps, and sums of squares that are not negative, whatever the plan calls its pieces of them."""
-    plan = shard_plan(job_of("linear", optimizer="adam"), machine, by_channels(*CPUS))
+    plan = shard_plan(square("linear", optimizer="adam"), machine, by_channels(*CPUS))
     tensors = fill(next(task for task in plan.tasks if task.name == "update@cpu:1"), plan, OperandPool())
     assert float(tensors["0.weight::step@cpu:1"]) == 10
     assert float(tensors["0.weight::exp_avg_sq@cpu:1"].min()) >= 0 > float(tensors["0.weight::exp_avg@cpu:1"].min())
@@ -183,7 +183,7 @@ def test_an_update_of_pieces_is_measured_on_states_that_can_be(machine):
 
 
 def test_a_piece_that_cannot_be_is_refused(machine, two_devices):
-    job = job_of("linear")
+    job = square("linear")
     plan = shard_plan(job, machine, by_channels(*CPUS))
 
     def refused(words: str, **fields):
@@ -213,7 +213,7 @@ def test_a_piece_that_cannot_be_is_refused(machine, two_devices):
     ],
 )
 def test_a_part_that_does_not_fit_is_refused(kwargs, words, machine):
-    plan = shard_plan(job_of("dropout"), machine, by_channels(*CPUS))
+    plan = shard_plan(square("dropout"), machine, by_channels(*CPUS))
     (segment,) = plan.segments
     broken = [
         replace(task, body=replace(task.body, kwargs=json.dumps({"part": kwargs}))) if task.name == "drop.1@cpu:0" else task
@@ -224,7 +224,7 @@ def test_a_part_that_does_not_fit_is_refused(kwargs, words, machine):
 
 
 def test_pieces_go_to_json_and_back(machine):
-    plan = shard_plan(job_of("dropout"), machine, by_channels(*CPUS))
+    plan = shard_plan(square("dropout"), machine, by_channels(*CPUS))
     again = load(json.loads(json.dumps(dump(plan))))
     assert again == plan
     assert again.gradient_sources["0.weight@cpu:1"].value == "0.weight"
@@ -241,14 +241,14 @@ def partitions():
 
 @pytest.mark.parametrize(("model", "mode"), [("linear", "eager"), ("dropout", "eager"), ("convolution", "graph"), ("batch_norm", "graph")])
 def test_partitions_of_a_gpu(model, mode, partitions):
-    job = job_of(model, optimizer="adam")
+    job = square(model, optimizer="adam")
     plan = shard_plan(job, partitions, by_channels(*(device.name for device in partitions.devices)))
     with FakeGpu() as gpu:
         assert largest_error(job, plan, CudaBackend(partitions, gpu, mode), 11) <= LIMIT
 
 
 def test_a_graph_cannot_draw_parts(partitions):
-    job = job_of("dropout")
+    job = square("dropout")
     plan = shard_plan(job, partitions, by_channels(*(device.name for device in partitions.devices)))
     with (
         FakeGpu() as gpu,

@@ -12,11 +12,10 @@ from executors.tensors import job_tensors
 from executors.trainer import Trainer
 from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
-from simulator.model.job import Job
 from simulator.predict.planned import plan_of
 from simulator.predict.target import Target
 from simulator.strategies.pipeline.staleness import staleness
-from tests.support import staged_models
+from tests.support.jobs import job_of
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +26,7 @@ def machine():
 @pytest.fixture(scope="module")
 def job():
     """A model with dropout and batch-norm, whose masks and statistics must go on at the switch."""
-    return Job(f"{staged_models.__file__}:residual", 8, precision="fp64", optimizer="adam")
+    return job_of("residual", 8, optimizer="adam")
 
 
 @pytest.fixture

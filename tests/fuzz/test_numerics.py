@@ -31,7 +31,7 @@ def executors(two_cores, backend):
     return (two_cores, backend), (two, CpuBackend(two))
 
 
-def job_of(seed: int) -> Job:
+def drawn(seed: int) -> Job:
     """The job of a seed."""
     rng = random.Random(f"job {seed}")
     batch = rng.choice((2, 3, 4, 6))
@@ -71,7 +71,7 @@ def plans_of(seed: int, job: Job, executors):
 
 def try_model(seed: int, executors) -> None:
     """Compare the numbers of some plans of the model of a seed. A refusal of the model itself is a SchedcastError."""
-    job = job_of(seed)
+    job = drawn(seed)
     built = job.build()
     expected = References(job, built, STEPS, None)
     for text, plan, executor in plans_of(seed, job, executors):

@@ -31,7 +31,7 @@ def kernel_us(task: Task) -> float:
     return 20.0 + sum(operand.elements for operand in task.inputs) // 1000
 
 
-def plan_of(job: Job, name: str = PYTORCH) -> Plan:
+def v100_plan(job: Job, name: str = PYTORCH) -> Plan:
     """The plan of a job on a V100."""
     machine = load_machine("v100")
     return planned(name, job, machine.for_pytorch if name == PYTORCH else machine)
@@ -51,7 +51,7 @@ class Recorder:
     kernel: str = "kernel_of_{}"
 
     def __post_init__(self):
-        self.plan = plan_of(self.job)
+        self.plan = v100_plan(self.job)
         self.trace = Trace()
         self.trace.gpus = [GPU]
         self.host_us, self.gpu_us = 0.0, 0.0

@@ -201,13 +201,13 @@ PIPELINES = ["gpipe", "1f1b", "interleaved-1f1b", "pipedream", "stale-pipeline",
 #: Each stage on two devices.
 REPLICATED = ["1f1b:replicas=2", "gpipe:replicas=2,shard=1", "interleaved-1f1b:replicas=2,update=backward-fusion"]
 PIPELINED = {
-    f"{SUPPORT}/chain_models.py:every_layer": [
+    f"{SUPPORT}/models.py:every_layer": [
         *PIPELINES,
         "stale-pipeline:first=backward,backward_weights=stashed",
         "model-parallel",
         "bppsa:scan=blelloch,devices=2",
     ],
-    f"{SUPPORT}/chain_models.py:residual": ["1f1b", "stale-pipeline:on=simulated"],
+    f"{SUPPORT}/models.py:skip_connection": ["1f1b", "stale-pipeline:on=simulated"],
     f"{SUPPORT}/mlp.py:shared": ["gpipe", "stale-pipeline"],
 }
 MORE = ["data-parallel:bucket=0,priorities=on,update=backward-fusion", "data-parallel:server=host", "baseline", "forward-fusion"]
@@ -228,7 +228,7 @@ def numerics(channel) -> dict[str, float]:
     if two:
         models["lenet5"] = [*models["lenet5"], "owt:overlap=off", f"deepa:config={SUPPORT}/lenet5_mix.json", *LATE]
         models[f"{SUPPORT}/mlp.py:dropout"] = [*FEW, "owt"]
-    models |= PIPELINED if two else {f"{SUPPORT}/chain_models.py:deep": [*PIPELINES, *REPLICATED, "bppsa:scan=blelloch,devices=4"]}
+    models |= PIPELINED if two else {f"{SUPPORT}/models.py:deep": [*PIPELINES, *REPLICATED, "bppsa:scan=blelloch,devices=4"]}
     errors_by_case = {}
     for model, texts in models.items():
         job = Job(model, 8, 8 if model == DECODER else None, precision="fp64", optimizer="adam")
@@ -260,7 +260,7 @@ def pieces(channel) -> dict[str, float]:
     backend, devices = DistributedBackend(machine, channel), [device.name for device in machine.devices]
     errors_by_case = {}
     for kind, division in (("linear", "images"), ("dropout", "channels"), ("dropout", "images"), ("batch_norm", "channels")):
-        job = Job(f"{SUPPORT}/square_models.py:{kind}", 8, precision="fp64", optimizer="adam")
+        job = Job(f"{SUPPORT}/models.py:square_{kind}", 8, precision="fp64", optimizer="adam")
         built = job.build()
         plan = shard_plan(job, machine, by_channels(*devices) if division == "channels" else by_images(job, *devices))
         errors = compare(job, built, plan, backend, References(job, built, STEPS, backend).of(plan))

@@ -1,4 +1,4 @@
-"""Hand-made plans of the models in `square_models`: each device computes a box of the output, with its pieces of the parameters.
+"""Hand-made plans of the models `square_...` in `models`: each device computes a box of the output, with its pieces of the parameters.
 
 plan = shard_plan(job, machine, [Shard("cpu:0", channels=(0, 3)), Shard("cpu:1", channels=(3, 6))])
 """
@@ -78,7 +78,7 @@ def shard_plan(job: Job, machine: Machine, shards: list[Shard]) -> Plan:
     gradients = {name: operand for builder in builders for name, operand in builder.gradients.items()}
     losses, notes = tuple(f"loss{builder.suffix}" for builder in builders), {}
     images = len({builder.images for builder in builders})
-    if images > 1 and job.model.endswith(":batch_norm"):
+    if images > 1 and job.model.endswith(":square_batch_norm"):
         notes["batch_norm_parts"] = {"0": [images, 1, 1]}
     return Plan("shards", (Segment(tuple(tasks)),), values, storages, losses, gradients, semantics=notes)
 
@@ -120,7 +120,7 @@ class _Builder:
     def passes(self) -> list[Task]:
         """Forward, loss and backward."""
         x, weight, bias = self.piece("input:0", INPUT), self.piece("0.weight", PARAMETER), self.piece("0.bias", PARAMETER)
-        kind = self.job.model.rpartition(":")[2]
+        kind = self.job.model.rpartition(":square_")[2]
         y = getattr(self, f"_{kind}" if kind != "dropout" else "_linear")(x, weight, bias)
         dropped, masks = (y, []) if kind != "dropout" else self._dropped(y)
         (squares,) = self.op("square", "aten.mul.Tensor", [{"$": 0}, {"$": 0}], (dropped,), {"squares": dropped.shape})

@@ -146,7 +146,7 @@ def use_streams_again() -> None:
     gpu().synchronize()
 
 
-NETWORKS = "tests/support/small_networks.py"
+NETWORKS = "tests/support/models.py"
 SOUND = {
     "streams": use_streams_again,
     "baseline": lambda: run_plan(MLP, "baseline", "eager", traced=True),

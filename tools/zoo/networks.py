@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, pad, silu
 
-from tests.support.nets import Net
+from tests.support.models import Net
 
 
 def unet(batch: int) -> tuple:

@@ -24,7 +24,7 @@ from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.bodies.update import STATE, forms
 from simulator.plan.task import ACTIVATION, INPUT, Task
 from tests.fake_gpu import FACTS, FakeGpu, Times
-from tests.support import norm_models
+from tests.support import models
 from tests.support.applicable import default_plans, plan_unless_refused
 from tests.support.gpu_testbeds import SMALL, few_repetitions, open_testbed
 from tests.support.jobs import MLP
@@ -263,7 +263,7 @@ def test_every_key_can_be_sampled(model):
 
 def test_attention_with_dropout_can_be_sampled_as_pytorch_runs_it():
     """No plan that runs has this op, only that of the user's own loop."""
-    plan = plan_unless_refused("pytorch", Job(f"{norm_models.__file__}:dropping", 4), WHOLE)
+    plan = plan_unless_refused("pytorch", Job(f"{models.__file__}:attention_dropping", 4), WHOLE)
     with FakeGpu(facts=SMALL_CACHE) as gpu:
         sampler = CudaSampler(gpu, effort=QUICK)
         sampler.measure(plan, keys := {key: task for key, task in plan.keys(WHOLE).items() if "dot_product" in key})

@@ -16,7 +16,7 @@ from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.keys import cost_key
 from simulator.predict.answers import answers
 from simulator.predict.target import Target
-from tests.support.plan_traces import PAUSE_US, Recorder, kernel_us, plan_of
+from tests.support.plan_traces import PAUSE_US, Recorder, kernel_us, v100_plan
 from tests.support.refusals import refuses
 from tests.support.shared_data import shared_folder
 from traces.documents.comparison import PYTORCH
@@ -82,15 +82,15 @@ def test_every_key_gets_the_time_of_its_kernels(traced, old, form):
     job = Job("lenet5", 4, optimizer="sgd", form=form)
     result = traced(Recorder(job, old=old).steps(4))
     assert (result.share, result.steps, dict(result.missing), result.others) == (1.0, 4, {}, ())
-    for task in plan_of(job).tasks:
+    for task in v100_plan(job).tasks:
         assert microseconds(result, task) == pytest.approx(kernel_us(task)), task.name
 
 
 @pytest.mark.parametrize("old", [False, True])
 def test_a_backward_op_is_divided_where_the_weights_gradient_begins(traced, old):
     result = traced(Recorder(JOB, old=old).steps(2))
-    whole = next(task for task in plan_of(JOB).tasks if task.layer == "features.3" and task.phase == "backward")
-    parts = [task for task in plan_of(JOB, "baseline").tasks if task.layer == "features.3" and task.phase == "backward"]
+    whole = next(task for task in v100_plan(JOB).tasks if task.layer == "features.3" and task.phase == "backward")
+    parts = [task for task in v100_plan(JOB, "baseline").tasks if task.layer == "features.3" and task.phase == "backward"]
     assert [task.name.rpartition(".")[2] for task in parts] == ["dX", "dW"]
     assert [microseconds(result, part) for part in parts] == pytest.approx([0.25 * kernel_us(whole), 0.75 * kernel_us(whole)])
 
@@ -99,7 +99,7 @@ def test_a_backward_op_that_shows_no_border_is_divided_by_flops_and_counts_as_un
     recorder = Recorder(JOB).steps(2)
     recorder.trace.events = [event for event in recorder.trace.events if event["name"] != "aten::empty"]
     result = traced(recorder)
-    part = next(task for task in plan_of(JOB, "baseline").tasks if task.layer == "features.3" and task.phase == "backward")
+    part = next(task for task in v100_plan(JOB, "baseline").tasks if task.layer == "features.3" and task.phase == "backward")
     cost = result.profile.costs[cost_key(part, gpu_machine(result.profile))]
     assert cost.warm.spread > 0.3
     assert all(cost.warm.spread < 0.01 for key, cost in result.profile.costs.items() if "convolution_backward" not in key)
@@ -111,13 +111,13 @@ def test_a_key_gets_the_median_of_the_steps(traced):
         recorder.kernel_us = lambda task, factor=factor: factor * kernel_us(task)
         recorder.steps(1)
     result = traced(recorder)
-    first = plan_of(JOB).tasks[0]
+    first = v100_plan(JOB).tasks[0]
     assert (result.steps, microseconds(result, first)) == (3, pytest.approx(2 * kernel_us(first)))
 
 
 def test_the_host_gets_the_time_of_the_call_and_the_loop_the_rest(traced):
     result = traced(Recorder(JOB).steps(5))
-    plan = plan_of(JOB)
+    plan = v100_plan(JOB)
     ops = [task for task in plan.tasks if isinstance(task.body, OpCall)]
     costs = CostModel(gpu_machine(result.profile), result.profile).for_pytorch.resolve(plan)
     assert statistics.median(cost.issue_s for cost in result.profile.costs.values()) == pytest.approx(30e-6, rel=0.1)
@@ -148,7 +148,7 @@ def test_a_task_without_a_recorded_op_is_listed_and_priced_by_the_fits(traced):
     recorder.trace.events = [event for event in recorder.trace.events if event not in loss]
     result = traced(recorder)
     assert list(result.missing.values()) == ["loss/_log_softmax"]
-    plan = plan_of(JOB)
+    plan = v100_plan(JOB)
     costs = CostModel(gpu_machine(result.profile), result.profile).resolve(plan)
     assert {cost.source for task, cost in zip(plan.tasks, costs, strict=True) if task.name == "loss/_log_softmax"} == {"fitted"}
 
@@ -173,12 +173,13 @@ def test_nothing_needs_to_be_annotated(traced, form):
         kernel["name"] = f"kernel {number % (len(kernels) // 4)}"  # steps are recognized by the kernels that repeat
     result = traced(recorder)
     assert (result.share, result.steps) == (1.0, 4)
-    assert [microseconds(result, task) for task in plan_of(job).tasks] == pytest.approx([kernel_us(task) for task in plan_of(job).tasks])
+    tasks = v100_plan(job).tasks
+    assert [microseconds(result, task) for task in tasks] == pytest.approx([kernel_us(task) for task in tasks])
 
 
 def test_geometry_is_that_of_the_longest_kernel(traced):
     result = traced(Recorder(JOB).steps(2))
-    cost = result.profile.costs[cost_key(plan_of(JOB).tasks[0], gpu_machine(result.profile))]
+    cost = result.profile.costs[cost_key(v100_plan(JOB).tasks[0], gpu_machine(result.profile))]
     assert (cost.grid, cost.blocks_per_sm, cost.geometry_from) == (6, 16, "profiler")
 
 

@@ -30,8 +30,8 @@ from simulator.plan.task import ACTIVATION, INPUT, Task
 from simulator.predict.forecast import forecast
 from simulator.predict.target import Target
 from tests.fake_gpu import FACTS, FakeGpu
-from tests.support import norm_models, skipping_models
-from tests.support.jobs import MLP, planned
+from tests.support import models
+from tests.support.jobs import MLP, job_of, planned
 from tests.support.places import USER_MODELS
 from tests.support.refusals import refuses
 from tests.support.small_plans import copied, forward_fused, mm, plan_of, value
@@ -95,7 +95,7 @@ def random_tensors(plan) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(("mode", "steps"), [("eager", 2), ("graph", 3 + 8)])
 def test_targets_of_a_batch_in_parts_are_counted_in_every_step(mode, steps, machine):
-    job = Job(f"{skipping_models.__file__}:weighted", 16, precision="fp64", accumulate=2, loss_mean="batch")
+    job = job_of("skipped_weighted", 16, accumulate=2, loss_mean="batch")
     built, gpu = job.build(), FakeGpu()
     backend = CudaBackend(machine, gpu, mode)
     with gpu:
@@ -375,7 +375,7 @@ def test_a_task_that_fails_is_named(machine):
 
 def test_a_task_that_no_graph_can_contain_is_named_with_the_mode_that_runs_it(machine):
     """CTC's kernels copy lengths from the host: PyTorch refuses that in a capture."""
-    job = Job(f"{norm_models.__file__}:letters", 4)
+    job = Job(f"{models.__file__}:letters", 4)
     plan, tensors = planned("baseline", job, machine), job_tensors(job, job.build(), job.graph())
     with FakeGpu() as gpu:
         CudaBackend(machine, gpu).load(plan, tensors).run(3)

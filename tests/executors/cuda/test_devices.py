@@ -23,8 +23,7 @@ from simulator.predict.forecast import forecast
 from simulator.predict.planned import plan_of
 from simulator.predict.target import Target
 from tests.fake_gpu import FACTS, FakeGpu, Times
-from tests.support import staged_models
-from tests.support.jobs import MLP, planned
+from tests.support.jobs import MLP, job_of, planned
 from tests.support.places import SUPPORT
 from tests.support.refusals import refuses
 from tests.support.shard_networks import random_job, random_plan
@@ -229,7 +228,7 @@ PIPELINES = [(2, text, mode) for text in TWO for mode in ("eager", "graph")] + [
 def test_pipelines_compute_the_reference_trainers_numbers(count, strategy, mode):
     machine = partitioned(count)
     model = "chain" if count == 4 else "residual"
-    job = Job(f"{staged_models.__file__}:{model}", 8, precision="fp64", optimizer="adam")
+    job = job_of(model, 8, optimizer="adam")
     built, plan = job.build(), plan_of(job, strategy, Target.of(CostModel(machine)))
     plan.validate(machine)
     with FakeGpu() as gpu:
@@ -245,7 +244,7 @@ def test_a_drain_after_graphs_completes_every_iteration(steps):
 
     The last loss is computed in the drain.
     """
-    machine, job = partitioned(4), Job(f"{staged_models.__file__}:chain", 8, precision="fp64")
+    machine, job = partitioned(4), job_of("chain", 8)
     text = f"stale-pipeline:{UNFOLDED}"
     with FakeGpu() as gpu:
         plan = plan_of(job, text, Target.of(CostModel(machine)))

@@ -24,7 +24,7 @@ from simulator.model.job import Job
 from simulator.model.ops.products import add_product
 from simulator.plan.bodies import opcall
 from simulator.strategies import registry as strategies
-from tests.support import norm_models, sequence_models, small_networks
+from tests.support import models
 from tests.support.jobs import planned
 from tests.support.places import USER_MODELS
 from traces.errors import SchedcastError
@@ -32,11 +32,11 @@ from traces.errors import SchedcastError
 MACHINE, DEVICE = load_machine("h200"), torch.device("cuda:0")
 FORMS = Forms(True, "stream", lambda value: None, capturable=True)
 NETWORKS = {path.stem: f"{path}:make" for path in USER_MODELS if path.stem != "encoder_decoder"}  # its complex numbers have no bf16
-NETWORKS |= {name: f"{small_networks.__file__}:{name}" for name in ("bert", "gpt2", "densenet")}
+NETWORKS |= {name: f"{models.__file__}:{name}" for name in ("bert", "gpt2", "densenet")}
 STRATEGY_NETWORKS = {
-    "convolutional": "lenet5", "attention": f"{norm_models.__file__}:attention", "lstm": f"{sequence_models.__file__}:lstm8",
+    "convolutional": "lenet5", "attention": f"{models.__file__}:attention", "lstm": f"{models.__file__}:lstm8",
 }  # fmt: skip
-NETWORKS |= {"others": f"{norm_models.__file__}:others", "lstm": f"{sequence_models.__file__}:lstm8"}
+NETWORKS |= {"others": f"{models.__file__}:others", "lstm": f"{models.__file__}:lstm8"}
 
 
 def _unavailable() -> str:
@@ -120,7 +120,7 @@ def test_a_fused_kernels_results_are_not_copied(kernel, precision, length, opaqu
     monkeypatch.setattr(attention, "choice", lambda call: kernel)
     if not opaque:
         monkeypatch.setattr(opcall, "OPAQUE", {})
-    run_on_fakes(Job(f"{norm_models.__file__}:{length}", 4, precision=precision))
+    run_on_fakes(Job(f"{models.__file__}:{length}", 4, precision=precision))
     in_rows = kernel == "flash" or (kernel == "efficient" and length == "attention32")
     assert [value.rpartition("/")[2] for value in copied] == ([f"{attention.FORWARD.split('.')[1]}:1"] if in_rows and not opaque else [])
 

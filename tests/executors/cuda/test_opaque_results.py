@@ -14,7 +14,7 @@ from simulator.model.job import Job
 from simulator.plan.bodies import opcall
 from simulator.plan.plan import Plan
 from simulator.strategies import registry as strategies
-from tests.support import norm_models, sequence_models, small_networks
+from tests.support import models
 from tests.support.jobs import planned
 from tests.support.places import USER_MODELS
 from tests.support.strict_gpu import READ, StrictGpu
@@ -25,10 +25,10 @@ MACHINE = load_machine("h200")
 #: Networks with attention, norms, recurrent layers and dropout. Recurrent layers have no opaque results: their states and gates are values
 #: that other ops read, too.
 NETWORKS = {path.stem: Job(f"{path}:make", 4) for path in USER_MODELS}
-NETWORKS |= {name: Job(f"{small_networks.__file__}:{name}", 2) for name in ("bert", "bert_qa", "gpt2", "transformer", "resnet", "densenet")}
-NETWORKS |= {name: Job(f"{norm_models.__file__}:{name}", 4) for name in ("attention", "recurrent", "others", "letters")}
+NETWORKS |= {name: Job(f"{models.__file__}:{name}", 2) for name in ("bert", "bert_qa", "gpt2", "transformer", "resnet", "densenet")}
+NETWORKS |= {name: Job(f"{models.__file__}:{name}", 4) for name in ("attention", "recurrent", "others", "letters")}
 NETWORKS |= {"llama": Job("lm:form=llama,layers=1,d_model=32,heads=4,kv_heads=2,ffn=48,vocab=50,qk_norm=on", 2, 8)}
-NETWORKS |= {"lstm": Job(f"{sequence_models.__file__}:lstm8", 4)} | {name: Job(name, 4, 8) for name in ("rnn_bitstream", "gru_features")}
+NETWORKS |= {"lstm": Job(f"{models.__file__}:lstm8", 4)} | {name: Job(name, 4, 8) for name in ("rnn_bitstream", "gru_features")}
 LONG = {"googlenet": Job("googlenet", 2, 32)}
 MODES = ("eager", "graph")
 CASES = [pytest.param(name, mode, marks=pytest.mark.thorough if name in LONG else ()) for name in NETWORKS | LONG for mode in MODES]

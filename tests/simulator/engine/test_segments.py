@@ -9,10 +9,10 @@ from simulator.model.job import Job
 from simulator.papers import pipeline_model
 from simulator.predict.forecast import forecast
 from simulator.predict.target import Target
-from tests.support import staged_models
+from tests.support import models
 from tests.support.pipeline_plans import costs, devices, plan_pipeline
 
-JOB = Job(f"{staged_models.__file__}:chain", 8)
+JOB = Job(f"{models.__file__}:chain", 8)
 
 
 def equal_devices(part):

@@ -25,7 +25,7 @@ def captured(job: Job):
         return job.graph()
 
 
-def job_of(module: nn.Module, inputs, target=None, **how) -> tuple[Job, object]:
+def live(module: nn.Module, inputs, target=None, **how) -> tuple[Job, object]:
     factory, samples = live_factory(module, inputs, target, **how)
     return Job(factory.name, samples), factory
 
@@ -46,7 +46,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_a_live_module_has_the_graph_of_its_factory():
     module, inputs, target = mlp.make(4)
-    job, factory = job_of(module, inputs, target)
+    job, factory = live(module, inputs, target)
     assert ops(captured(job)) == ops(Job(MLP, 4).graph())
     assert factory.name.startswith("live:")
 
@@ -57,7 +57,7 @@ def test_nothing_of_the_user_changes(module, batch):
     kept = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     gradient = module[0].weight.grad
     states = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].copy()
-    job, factory = job_of(module, *batch)
+    job, factory = live(module, *batch)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         captured(job)
         assert torch.is_autocast_enabled("cpu")
@@ -72,9 +72,9 @@ def test_nothing_of_the_user_changes(module, batch):
 
 
 def test_the_same_module_is_captured_once(module, batch):
-    job, first = job_of(module, *batch)
+    job, first = live(module, *batch)
     graph = captured(job)
-    again, second = job_of(module, *batch)
+    again, second = live(module, *batch)
     assert second is first
     assert captured(again) is graph
 
@@ -89,9 +89,9 @@ def test_the_same_module_is_captured_once(module, batch):
     ],
 )
 def test_a_changed_module_is_captured_anew(module, batch, change):
-    _, first = job_of(module, *batch)
+    _, first = live(module, *batch)
     change(module)
-    assert job_of(module, *batch)[1] is not first
+    assert live(module, *batch)[1] is not first
 
 
 class Configured(nn.Module):
@@ -149,11 +149,11 @@ def squared(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
 )
 def test_what_a_capture_reads_decides_whether_a_module_is_captured_anew(change, monkeypatch):
     module, inputs = Configured(), torch.randn(8, 6)
-    _, first = job_of(module, inputs, step=squared)
-    assert job_of(module, inputs, step=squared)[1] is first
+    _, first = live(module, inputs, step=squared)
+    assert live(module, inputs, step=squared)[1] is first
     try:
         change(module, monkeypatch)
-        assert job_of(module, inputs, step=squared)[1] is not first
+        assert live(module, inputs, step=squared)[1] is not first
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -162,21 +162,21 @@ def test_a_loss_of_the_same_code_is_the_same_loss(module, batch):
     def smoothed(amount: float) -> Callable:
         return lambda output, target: functional.cross_entropy(output, target, label_smoothing=amount)
 
-    _, first = job_of(module, *batch, loss=smoothed(0.1))
-    assert job_of(module, *batch, loss=smoothed(0.1))[1] is first
-    assert job_of(module, *batch, loss=smoothed(0.2))[1] is not first
+    _, first = live(module, *batch, loss=smoothed(0.1))
+    assert live(module, *batch, loss=smoothed(0.1))[1] is first
+    assert live(module, *batch, loss=smoothed(0.2))[1] is not first
 
 
 def test_what_a_module_holds_may_change_unseen_and_then_it_is_captured_anew(module, batch):
     module.rows = iter([1, 2])
-    _, first = job_of(module, *batch, step=lambda model, given: None)
-    assert job_of(module, *batch, step=lambda model, given: None)[1] is not first
+    _, first = live(module, *batch, step=lambda model, given: None)
+    assert live(module, *batch, step=lambda model, given: None)[1] is not first
 
 
 def test_a_hook_on_a_parameter_is_refused(module, batch):
     module[0].weight.register_hook(lambda gradient: gradient * 2)
     with refuses(Code.REQUEST, r"tensor '0.weight' of Sequential has a hook \(register_hook\)"):
-        job_of(module, *batch)
+        live(module, *batch)
 
 
 def test_numbers_count_if_a_step_reads_them():
@@ -185,13 +185,13 @@ def test_numbers_count_if_a_step_reads_them():
         return out.mean() if mask.all() else (out * mask).mean()
 
     module, mask = nn.Linear(6, 3), torch.ones(4, 3)
-    job, first = job_of(module, mask, step=step)
+    job, first = live(module, mask, step=step)
     ops_before = len(captured(job).ops)
     with torch.no_grad():
         module.weight.zero_()
-    assert job_of(module, mask, step=step)[1] is first
+    assert live(module, mask, step=step)[1] is first
     mask[0, 0] = 0
-    job, second = job_of(module, mask, step=step)
+    job, second = live(module, mask, step=step)
     assert second is not first
     assert len(captured(job).ops) > ops_before
 
@@ -201,11 +201,11 @@ def test_a_model_of_transformers_has_the_attention_that_it_is_told_to_have():
     config = transformers.LlamaConfig(num_hidden_layers=1, hidden_size=8, num_attention_heads=2, intermediate_size=8, vocab_size=50)
     module, tokens = transformers.LlamaForCausalLM(config), torch.randint(50, (2, 4))
     batch = {"input_ids": tokens, "labels": tokens}
-    job, first = job_of(module, batch)
+    job, first = live(module, batch)
     assert any("scaled_dot_product" in op.name for op in captured(job).ops)
-    assert job_of(module, batch)[1] is first
+    assert live(module, batch)[1] is first
     module.set_attn_implementation("eager")
-    job, second = job_of(module, batch)
+    job, second = live(module, batch)
     assert second is not first
     assert not any("scaled_dot_product" in op.name for op in captured(job).ops)
 
@@ -239,11 +239,11 @@ class Adds(nn.Module):
 
 
 def test_inputs_may_be_a_dataclass_and_the_loss_the_models_own():
-    job, factory = job_of(Adds(), Pair(torch.randn(5, 3), torch.randn(5, 2)))
+    job, factory = live(Adds(), Pair(torch.randn(5, 3), torch.randn(5, 2)))
     with refuses(Code.MODEL, "the module no longer exists"):
         captured(job)  # nothing else holds it
     held = Adds()
-    job, factory = job_of(held, Pair(torch.randn(5, 3), torch.randn(5, 2)))
+    job, factory = live(held, Pair(torch.randn(5, 3), torch.randn(5, 2)))
     assert {op.layer for op in captured(job).ops} >= {"linear"}
     assert factory
 
@@ -253,8 +253,8 @@ def test_a_step_of_the_user_computes_the_loss(module, batch):
         inputs, labels = given
         return functional.cross_entropy(model(inputs), labels) * 2
 
-    job, factory = job_of(module, batch, step=step)
-    own, other = job_of(module, *batch)
+    job, factory = live(module, batch, step=step)
+    own, other = live(module, *batch)
     assert len(captured(job).ops) > len(captured(own).ops)
     assert factory is not other
 
@@ -262,7 +262,7 @@ def test_a_step_of_the_user_computes_the_loss(module, batch):
 def test_tied_parameters_stay_tied():
     module = nn.ModuleDict({"a": nn.Linear(4, 4, bias=False), "b": nn.Linear(4, 4, bias=False)})
     module["b"].weight = module["a"].weight
-    job, factory = job_of(module, torch.randn(2, 4), step=lambda m, x: m["b"](m["a"](x)).sum())
+    job, factory = live(module, torch.randn(2, 4), step=lambda m, x: m["b"](m["a"](x)).sum())
     assert captured(job).parameters == ("model.a.weight",)
     assert factory
 
@@ -273,7 +273,7 @@ def test_a_module_that_cannot_be_copied_is_refused_in_one_line(batch):
             raise RuntimeError("never twice")
 
     module = Stubborn(6, 3)
-    job, factory = job_of(module, *batch)
+    job, factory = live(module, *batch)
     with refuses(Code.REQUEST, "Stubborn cannot be copied: RuntimeError: never twice"):
         captured(job)
     assert factory
@@ -285,7 +285,7 @@ def test_a_batch_without_samples_is_refused(module):
 
 
 def test_a_factory_lives_as_long_as_it_is_held(module, batch):
-    job, factory = job_of(module, *batch)
+    job, factory = live(module, *batch)
     del factory
     gc.collect()
     with refuses(Code.MODEL, f"no live model '{job.model}'"):

@@ -21,7 +21,7 @@ from simulator.predict.repeated import NEARLY, NotRepeatedError, repeated_group
 from simulator.predict.target import Target
 from simulator.strategies import few
 from simulator.strategies.pipeline.grid_csv import schedule_of
-from tests.support import staged_models
+from tests.support import models
 from tests.support.applicable import core_groups
 from tests.support.refusals import refuses
 from traces.documents.timeline import Timeline
@@ -29,7 +29,7 @@ from traces.errors import Code
 
 #: A decoder whose ops keep an H100 busy for longer than the host takes to issue them.
 DECODER = "lm:form=llama,layers=4,d_model=2048,heads=16,kv_heads=4,ffn=5632,vocab=8192"
-CHAIN = f"{staged_models.__file__}:chain"
+CHAIN = f"{models.__file__}:chain"
 THOROUGH = pytest.mark.thorough
 
 

@@ -27,8 +27,8 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.predict.forecast import forecast
 from simulator.predict.target import Target
-from tests.support import chain_models, sequence_models
-from tests.support.jobs import MLP, planned
+from tests.support import models
+from tests.support.jobs import MLP, job_of, planned
 from tests.support.refusals import refuses
 from tests.support.same_numbers import largest_error
 from tests.support.tiny import cpu
@@ -71,7 +71,7 @@ def test_microbatches_are_scanned_one_after_another(two_cores, backend):
 
 def test_a_trained_initial_state_adds_an_element_to_the_scan(two_cores, backend):
     for factory in ("rnn_with_initial_state", "gru_with_initial_state"):
-        job = Job(f"{sequence_models.__file__}:{factory}", 3, precision="fp64")
+        job = job_of(factory, 3)
         for options in ("scan=linear", "scan=blelloch,workers=3"):
             assert error_of(job, options, two_cores, backend) < 1e-10, (factory, options)
 
@@ -163,14 +163,14 @@ def error_of(training_job: Job, options: str, machine: Machine, backend, steps: 
 
 
 def recurrent(factory: str) -> Job:
-    return Job(f"{sequence_models.__file__}:{factory}", 2)
+    return Job(f"{models.__file__}:{factory}", 2)
 
 
 # BPPSA on chains of layers: the numbers of autograd with dense and sparse Jacobians, and refusals.
 
 
 def job(factory: str, batch: int = 3, **fields) -> Job:
-    return Job(f"{chain_models.__file__}:{factory}", batch, **{"precision": "fp64", **fields})
+    return Job(f"{models.__file__}:{factory}", batch, **{"precision": "fp64", **fields})
 
 
 @pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
@@ -316,7 +316,7 @@ def test_the_level_of_layers_is_the_one_predicted_fastest(two_cores):
         (Job("rnn_bitstream", 256, 30000), "", Code.MEMORY, r"needs 11\.4 GiB for its Jacobians, this machine has 953\.7 MiB"),
         (job("normalised"), "", Code.MODEL, "native_batch_norm_backward.*batch-norm"),
         (job("layer_normalised"), "", Code.MODEL, "native_layer_norm_backward"),
-        (job("residual"), "", Code.MODEL, "gradients branch or meet at"),
+        (job("skip_connection"), "", Code.MODEL, "gradients branch or meet at"),
         (job("single"), "", Code.MODEL, "single layer"),
         (Job("lenet5", 256), "jacobian=dense", Code.MEMORY, r"needs \d+\.\d+ GiB for its Jacobians, this machine has 953\.7 MiB"),
     ],

@@ -11,10 +11,10 @@ from simulator.model.division.context import ATTENTION
 from simulator.model.division.divide import Division
 from simulator.model.job import Job
 from simulator.strategies.fsdp import CONTEXT
-from tests.support import raw_attention, token_models
+from tests.support import models, raw_attention
 from tests.support.applicable import core_groups
 from tests.support.folding import by_flops, check_folded
-from tests.support.jobs import planned
+from tests.support.jobs import job_of, planned
 from tests.support.linked_gpus import gpus
 from tests.support.refusals import refuses
 from tests.support.same_numbers import largest_error
@@ -55,7 +55,7 @@ def test_it_trains_so_with_checkpoints_microbatches_and_clipping(fields):
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("model", ["encoder", "window", "last", "written_out", "mean"])
 def test_models_that_are_no_decoders_are_exact_too(model):
-    assert error("fsdp:cp=2", 2, Job(f"{token_models.__file__}:{model}", 4, precision="fp64", optimizer="adam")) <= 1e-10
+    assert error("fsdp:cp=2", 2, job_of(model, optimizer="adam")) <= 1e-10
 
 
 def test_a_fused_loss_is_of_a_devices_own_tokens():
@@ -123,6 +123,6 @@ def test_what_it_cannot_do_is_refused():
     with refuses(Code.MODEL, "18 tokens .* choose a multiple of 4"):
         planned("fsdp:cp=2", Job(LLAMA, 2, 18), gpus(2))
     with refuses(Code.MODEL, "dropout"):
-        planned("fsdp:cp=2", Job(f"{token_models.__file__}:dropout", 4), gpus(2))
+        planned("fsdp:cp=2", Job(f"{models.__file__}:attention_dropout", 4), gpus(2))
     with refuses(Code.BATCH, "2 replicas"):
         planned("fsdp:cp=2", Job(LLAMA, 3, 16), gpus(4))

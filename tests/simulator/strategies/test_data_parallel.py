@@ -1,7 +1,7 @@
 """Data parallelism: golden issue orders, the bytes that move, and the numbers of plain PyTorch."""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ from calibrate.numerics import Expected, compare
 from executors.cpu.backend import CpuBackend
 from simulator.engine.memory.over_time import carried_bytes
 from simulator.engine.simulation import simulate
-from simulator.machine.machine import HOST, Machine
+from simulator.machine.machine import HOST
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.plan.task import COLLECTIVE, TRANSFER, UPDATE
@@ -18,7 +18,7 @@ from simulator.predict.forecast import forecast
 from simulator.predict.target import Target
 from tests.support import mlp
 from tests.support.applicable import core_groups
-from tests.support.jobs import MLP, planned
+from tests.support.jobs import MLP, mlp_plan, planned
 from tests.support.places import USER_MODELS
 from tests.support.refusals import refuses
 from tests.support.same_numbers import largest_error
@@ -28,8 +28,8 @@ MODELS = USER_MODELS
 LIMIT = 1e-10
 
 
-def plan_of(text: str, machine: Machine, factory: str = "make", **fields):
-    return planned(text, Job(f"{mlp.__file__}:{factory}", 8, **fields), machine)
+#: The plan of a strategy for 8 samples.
+of_8_samples = partial(mlp_plan, batch=8)
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +44,14 @@ def names(plan) -> list[str]:
 
 def test_gradients_are_reduced_while_backward_runs():
     """With one bucket per gradient, the last layer's sums are issued before the first layer's backward."""
-    order = names(plan_of("data-parallel:bucket=0,fetch=off", core_groups()))
+    order = names(of_8_samples("data-parallel:bucket=0,fetch=off", core_groups()))
     backward = order.index("0/mm.dW 0/0")
     assert order.index("reduce 0/0/cpu:1>cpu:0 0/1") < order.index("reduce 1/1/cpu:0>cpu:1 1/1") < backward
     assert order[-2:] == ["update 0/0", "update@cpu:1 1/0"]
 
 
 def test_without_overlap_gradients_are_reduced_after_backward_on_the_compute_lane():
-    plan = plan_of("data-parallel:overlap=off", core_groups())
+    plan = of_8_samples("data-parallel:overlap=off", core_groups())
     phases = [task.phase for task in plan.tasks]
     assert phases.index(COLLECTIVE) > max(i for i, phase in enumerate(phases) if phase == "backward")
     assert {task.stream for task in plan.tasks} == {0}
@@ -60,7 +60,7 @@ def test_without_overlap_gradients_are_reduced_after_backward_on_the_compute_lan
 def test_one_bucket_holds_all_small_gradients_and_every_gradient_can_have_its_own_bucket():
     sums = {}
     for bucket in (25, 0):
-        plan = plan_of(f"data-parallel:bucket={bucket}", core_groups())
+        plan = of_8_samples(f"data-parallel:bucket={bucket}", core_groups())
         sums[bucket] = {task.name.partition("/")[0] for task in plan.tasks if task.phase == COLLECTIVE}
     assert sums[25] == {"reduce 0"}
     assert sums[0] == {f"reduce {i}" for i in range(4)}
@@ -71,14 +71,14 @@ def test_one_bucket_holds_all_small_gradients_and_every_gradient_can_have_its_ow
 @pytest.mark.parametrize("devices", [2, 4])
 def test_bytes_moved_are_those_of_the_algorithm(devices, bucket, algorithm):
     """In total 2 (n − 1) times the gradients, whatever the buckets."""
-    plan = plan_of(f"data-parallel:bucket={bucket},algorithm={algorithm}", core_groups(devices))
+    plan = of_8_samples(f"data-parallel:bucket={bucket},algorithm={algorithm}", core_groups(devices))
     gradients = sum(operand.bytes for operand in plan.gradients.values())
     moved = sum(operand.bytes for task in plan.tasks if task.phase == COLLECTIVE for operand in task.reads)
     assert moved == 2 * (devices - 1) * gradients
 
 
 def test_a_parameter_server_at_the_host_receives_and_sends_all_gradients_of_every_device():
-    plan = plan_of("data-parallel:server=host", core_groups())
+    plan = of_8_samples("data-parallel:server=host", core_groups())
     gradients = sum(operand.bytes for operand in plan.gradients.values())
     to_host = [task for task in plan.tasks if task.phase == COLLECTIVE and task.body.target == HOST]
     assert sum(o.bytes for task in to_host for o in task.reads) == 2 * gradients
@@ -86,14 +86,14 @@ def test_a_parameter_server_at_the_host_receives_and_sends_all_gradients_of_ever
 
 
 def test_the_first_device_as_the_server_receives_all_other_gradients_and_sends_the_sum_back():
-    plan = plan_of("data-parallel:server=first,overlap=off", core_groups(4))
+    plan = of_8_samples("data-parallel:server=first,overlap=off", core_groups(4))
     ends = [(task.body.source, task.body.target, task.body.add) for task in plan.tasks if task.phase == COLLECTIVE]
     first, *others = (device.name for device in core_groups(4).devices)
     assert ends == [*((other, first, True) for other in others), *((first, other, False) for other in others)]
 
 
 def test_each_device_fetches_its_shard_of_the_batch():
-    plan = plan_of("data-parallel", core_groups())
+    plan = of_8_samples("data-parallel", core_groups())
     fetched = [task for task in plan.tasks if task.phase == TRANSFER]
     assert [(task.name, task.device) for task in fetched] == [
         ("fetch input:0", "cpu:0"), ("fetch input:0@1", "cpu:1"), ("fetch target:0", "cpu:0"), ("fetch target:0@1", "cpu:1"),
@@ -104,21 +104,21 @@ def test_each_device_fetches_its_shard_of_the_batch():
 
 
 def test_a_delayed_update_follows_its_reduction_and_precedes_its_layer():
-    plan = plan_of("data-parallel:update=forward-fusion,fetch=off", core_groups())
+    plan = of_8_samples("data-parallel:update=forward-fusion,fetch=off", core_groups())
     updates = [task for task in plan.tasks if task.phase == UPDATE]
     assert {task.lag for task in updates} == {1}
     assert names(plan)[:4] == ["0/update 0/0", "0/addmm 0/0", "0/update@cpu:1 1/0", "0/addmm@1 1/0"]
 
 
 def test_early_updates_have_a_separate_stream_so_that_backward_continues():
-    plan = plan_of("data-parallel:update=backward-fusion,bucket=0", core_groups())
+    plan = of_8_samples("data-parallel:update=backward-fusion,bucket=0", core_groups())
     updates = [task for task in plan.tasks if task.phase == UPDATE]
     assert {task.stream for task in updates}.isdisjoint({task.stream for task in plan.tasks if task.phase != UPDATE})
     assert names(plan).index("2/update 0/5") < names(plan).index("0/mm.dW 0/0")
 
 
 def test_gradients_of_the_first_layer_are_transferred_most_urgently():
-    plan = plan_of("data-parallel:bucket=0,priorities=on", core_groups())
+    plan = of_8_samples("data-parallel:bucket=0,priorities=on", core_groups())
     first, last = ({t.priority for t in plan.tasks if t.phase == COLLECTIVE and any(o.value == name for o in t.mutates)}
                    for name in (plan.gradients["0.weight"].value, plan.gradients["2.weight"].value))  # fmt: skip
     assert max(first) < min(last) < 0
@@ -217,25 +217,25 @@ def test_over_links_at_a_stated_rate_the_numbers_are_the_same():
 
 
 def test_every_replica_has_all_carried_storages():
-    plan = plan_of("data-parallel", core_groups(), optimizer="adam")
-    alone = plan_of("baseline", core_groups(), optimizer="adam")
+    plan = of_8_samples("data-parallel", core_groups(), optimizer="adam")
+    alone = of_8_samples("baseline", core_groups(), optimizer="adam")
     assert set(carried_bytes(plan).values()) == set(carried_bytes(alone).values())
 
 
 def test_refusals():
     with refuses(Code.DEVICES, r"needs at least 2 devices, there is 1; (use --devices 2|split the GPU with --partition 2)"):
-        plan_of("data-parallel", core_groups(1))
+        of_8_samples("data-parallel", core_groups(1))
     with refuses(Code.BATCH, "--batch 8 does not divide into 3 devices; choose a multiple of 3"):
-        plan_of("data-parallel", core_groups(3))
+        of_8_samples("data-parallel", core_groups(3))
     with refuses(Code.MODEL):
-        plan_of("data-parallel:update=backward-fusion", core_groups(), clip_norm=1.0)
+        of_8_samples("data-parallel:update=backward-fusion", core_groups(), clip_norm=1.0)
     with refuses(Code.REQUEST):
-        plan_of("data-parallel:bucket=-1", core_groups())
+        of_8_samples("data-parallel:bucket=-1", core_groups())
 
 
 def test_with_a_collective_library_each_sum_is_one_task():
     machine = load_machine("p100x4")
-    plan = plan_of("data-parallel:bucket=0", machine)
+    plan = of_8_samples("data-parallel:bucket=0", machine)
     sums = [task for task in plan.tasks if task.body.kind == "collective"]
     assert [len(task.mutates) for task in sums] == [4] * 4
     assert {task.body.devices for task in sums} == {tuple(f"cuda:{i}" for i in range(4))}
@@ -263,7 +263,7 @@ def test_overlap_hides_all_but_the_last_reduction():
     step_s = {}
     for overlap in ("on", "off"):
         machine = replace(core_groups(link_bytes_per_s=40.0), devices=tuple(replace(d, wake_s=0.0) for d in core_groups().devices))
-        plan = plan_of(f"data-parallel:bucket=0,fetch=off,overlap={overlap}", machine)
+        plan = of_8_samples(f"data-parallel:bucket=0,fetch=off,overlap={overlap}", machine)
         timeline = simulate(plan, machine, FixedCosts().resolve(plan), iterations=1)
         step_s[overlap] = timeline.step_s
     assert step_s == {

@@ -13,9 +13,9 @@ from executors.trainer import Trainer
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.model.live import live_factory, undisturbed
-from tests.support import skipping_models
+from tests.support import models
 from tests.support.applicable import core_groups
-from tests.support.jobs import planned
+from tests.support.jobs import job_of, planned
 from tests.support.linked_gpus import gpus
 from tests.support.refusals import refuses
 from tests.support.same_numbers import largest_error
@@ -30,8 +30,8 @@ DIVIDED = [
 ]  # fmt: skip
 
 
-def job_of(name: str, microbatches: int = 1, **changes) -> Job:
-    return Job(f"{skipping_models.__file__}:{name}", 16, precision="fp64", accumulate=microbatches, **changes)
+def in_parts(name: str, microbatches: int = 1, **changes) -> Job:
+    return job_of(name, 16, accumulate=microbatches, **changes)
 
 
 def masked(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -69,7 +69,7 @@ def test_a_loss_that_skips_targets_is_said_to_be_another_mean_in_parts(loss, sai
 
 @pytest.mark.parametrize(("text", "devices", "microbatches"), TWO_PARTS)
 def test_the_mean_of_the_parts_means_is_what_plans_say_and_not_plain_pytorchs(text, devices, microbatches):
-    machine, job = core_groups(devices), job_of("unequal", microbatches)
+    machine, job = core_groups(devices), in_parts("skipped_unequal", microbatches)
     plan, backend = planned(text, job, machine), CpuBackend(machine)
     assert "the mean of the means of 2 parts" in str(plan.semantics["loss"])
     assert largest_error(job, plan, backend) <= 1e-10
@@ -77,16 +77,16 @@ def test_the_mean_of_the_parts_means_is_what_plans_say_and_not_plain_pytorchs(te
 
 
 def test_a_loss_that_owt_divides_by_samples_is_said_to_be_another_mean():
-    job = job_of("skipped")
+    job = in_parts("skipped")
     assert "2 parts of the batch, in which targets of 0 are skipped" in str(planned("owt", job, core_groups()).semantics["loss"])
     assert "loss" not in planned("owt", replace(job, loss_mean="batch"), core_groups()).semantics
 
 
 @pytest.mark.sampled(8)
-@pytest.mark.parametrize("model", skipping_models.NAMES)
+@pytest.mark.parametrize("model", models.SKIPPED)
 @pytest.mark.parametrize(("text", "devices", "microbatches"), DIVIDED)
 def test_one_mean_over_the_batch_is_plain_pytorchs_though_parts_have_no_targets(model, text, devices, microbatches):
-    machine, job = core_groups(devices), job_of(model, microbatches, loss_mean="batch")
+    machine, job = core_groups(devices), in_parts(model, microbatches, loss_mean="batch")
     plan, backend = planned(text, job, machine), CpuBackend(machine, cores=[0] * devices)
     assert "loss" not in plan.semantics
     assert error_of_whole_batch(plan, job, backend) <= 1e-10
@@ -95,14 +95,14 @@ def test_one_mean_over_the_batch_is_plain_pytorchs_though_parts_have_no_targets(
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("text", ["fsdp:cp=2", "fsdp:tp=2", "1f1b:stages=1,tp=2,replicas=2,microbatches=1"])
 def test_devices_that_divide_layers_or_tokens_count_the_targets_of_each_microbatch_once(text):
-    machine, job = core_groups(4), replace(job_of("tokens", loss_mean="batch"), batch=4)
+    machine, job = core_groups(4), replace(in_parts("skipped_tokens", loss_mean="batch"), batch=4)
     plan = planned(text, job, machine)
     assert error_of_whole_batch(plan, job, CpuBackend(machine, cores=[0] * 4)) <= 1e-10
 
 
 @pytest.mark.parametrize(("text", "devices", "microbatches"), TWO_PARTS)
 def test_dropout_and_batch_norms_see_each_part_alone(text, devices, microbatches):
-    machine, job = core_groups(devices), job_of("dropped", microbatches, loss_mean="batch")
+    machine, job = core_groups(devices), in_parts("skipped_dropped", microbatches, loss_mean="batch")
     assert largest_error(job, planned(text, job, machine), CpuBackend(machine)) <= 1e-10
 
 
@@ -114,7 +114,7 @@ def error_of_whole_batch(plan, job: Job, backend) -> float:
 
 
 def test_losses_of_the_parts_have_the_mean_of_the_batchs_loss(two_cores, backend):
-    job = job_of("skipped", 4, loss_mean="batch")
+    job = in_parts("skipped", 4, loss_mean="batch")
     built = job.build()
     module, inputs, targets, loss = built.module, built.inputs[0], built.target, built.loss
     expected = loss(module(inputs), targets).item()
@@ -124,7 +124,7 @@ def test_losses_of_the_parts_have_the_mean_of_the_batchs_loss(two_cores, backend
 def test_targets_are_counted_before_the_first_forward_and_summed_over_the_devices():
     """A prediction has all of it: in each plan of several devices one sum of one number more."""
     for text in ("data-parallel", "fsdp", "pytorch-ddp", "pytorch-fsdp", "1f1b:stages=1,replicas=2"):
-        job = job_of("skipped", loss_mean="batch")
+        job = in_parts("skipped", loss_mean="batch")
         counted, usual = (planned(text, each, gpus(2)) for each in (job, replace(job, loss_mean="parts")))
         names = [task.name.partition("@")[0] for task in counted.tasks if not task.name.startswith("fetch")]
         assert names.index("count targets") < names.index("sum targets") < names.index("divide targets") < names.index("0/addmm"), text
@@ -140,4 +140,4 @@ def test_targets_are_counted_before_the_first_forward_and_summed_over_the_device
 )
 def test_what_has_no_mean_over_the_batch_is_refused(model, text, message):
     with refuses(Code.MODEL, message):
-        planned(text, job_of(model, 2, loss_mean="batch"), gpus())
+        planned(text, in_parts(model, 2, loss_mean="batch"), gpus())

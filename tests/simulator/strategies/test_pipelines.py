@@ -33,8 +33,8 @@ from simulator.strategies.hybrid_pipeline import in_turn
 from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.schedule import FORWARD, Action, timed
 from simulator.strategies.pipeline.staleness import staleness
-from tests.support import norm_models, staged_models
-from tests.support.jobs import planned
+from tests.support import models
+from tests.support.jobs import job_of, planned
 from tests.support.pipeline_plans import costs, devices, plan_pipeline
 from tests.support.pipelines import makespan_s
 from tests.support.refusals import refuses
@@ -44,7 +44,7 @@ from traces.errors import Code, SchedcastError
 # Plans that follow one after the other share what lives as long as the job, and nothing else.
 
 
-JOB = Job(f"{staged_models.__file__}:chain", 8)
+JOB = Job(f"{models.__file__}:chain", 8)
 
 
 def test_a_later_plan_has_primes_but_for_what_is_carried():
@@ -128,7 +128,7 @@ STALE = (
 
 
 def job(name: str, batch: int = 8, **fields) -> Job:
-    return Job(f"{staged_models.__file__}:{name}", batch, precision="fp64", **fields)
+    return job_of(name, batch, **fields)
 
 
 @pytest.mark.sampled(9)
@@ -143,7 +143,7 @@ def test_numbers_are_those_of_the_reference_trainer(strategy, training):
 @pytest.mark.parametrize("options", ["", ",backward_weights=stashed"])
 def test_batch_norm_trains_with_its_backward_on_another_device(options):
     """In training, backward needs the statistics of the batch, not the running ones, which stay with the forward."""
-    training, machine = Job(f"{norm_models.__file__}:batch_norm", 4, precision="fp64"), devices(3)
+    training, machine = job_of("batch_norm"), devices(3)
     plan = plan_pipeline(f"stale-pipeline:on=unfolded,placement=1{options}", training, machine)
     backend = CpuBackend(machine, cores=3 * available_cores())
     of_norm = {task.phase: task.device for task in plan.tasks if "batch_norm" in task.name and not task.body.is_copy}
@@ -304,7 +304,7 @@ def test_unusable_options_are_one_line(strategy, fields, said):
 
 def chain() -> Job:
     """A chain of eight equal layers."""
-    return Job(f"{staged_models.__file__}:chain", 16, precision="fp64")
+    return job_of("chain", 16)
 
 
 def linked(count: int, receives: str) -> Machine:
@@ -360,14 +360,14 @@ def test_the_executor_on_cores_keeps_the_order_and_computes_the_same():
 SMALL_JOB = Job("lenet5", 8)
 
 
-def plan_of_ranks(text: str, ranks: int, library: str):
+def in_ranks(text: str, ranks: int, library: str):
     machine = this_cpu(cores=1, devices=ranks, library=library)
     return planned(text, SMALL_JOB, machine)
 
 
 @pytest.mark.parametrize("text", ["gpipe", "1f1b", "interleaved-1f1b", "pipedream", "stale-pipeline", "model-parallel"])
 def test_every_task_runs_in_one_process_and_every_copy_in_two(text):
-    plan = plan_of_ranks(text, 2, "gloo")
+    plan = in_ranks(text, 2, "gloo")
     copies = [index for index, task in enumerate(plan.tasks) if between_devices(task)]
     assert copies
     assert {plan.tasks[index].body.means for index in copies} == {"link"}  # no process has a second name for another's memory
@@ -377,7 +377,7 @@ def test_every_task_runs_in_one_process_and_every_copy_in_two(text):
 
 def test_a_receive_waits_for_nothing_but_its_lane():
     """It is posted before the sender arrives, so that the message never waits for the receiver's compute stream."""
-    share = local_plan(plan_of_ranks("1f1b", 2, "gloo"), "cpu:1")
+    share = local_plan(in_ranks("1f1b", 2, "gloo"), "cpu:1")
     edges = Dependencies(share).edges(0)
     receives = [index for index, task in enumerate(share.tasks) if task.writes and task.phase == "transfer"]
     assert receives
@@ -385,7 +385,7 @@ def test_a_receive_waits_for_nothing_but_its_lane():
 
 
 def test_losses_and_gradients_are_on_the_ranks_of_their_stages():
-    plan = plan_of_ranks("gpipe", 2, "gloo")
+    plan = in_ranks("gpipe", 2, "gloo")
     first, last = (local_plan(plan, device) for device in plan.devices)
     assert (len(first.losses), last.losses) == (0, plan.losses)
     assert {**first.gradients, **last.gradients} == dict(plan.gradients)

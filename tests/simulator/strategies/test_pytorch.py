@@ -22,7 +22,7 @@ from simulator.predict.forecast import forecast
 from simulator.predict.planned import plan_of
 from simulator.predict.target import Target, references
 from simulator.strategies import registry
-from tests.support import norm_models
+from tests.support import models
 from tests.support.jobs import MLP
 from tests.support.refusals import refuses
 from traces.documents.profile import Dispatch, Identity, KeyCost, LoopCosts, Profile, Stats
@@ -70,7 +70,7 @@ def test_a_recurrent_layer_is_refused_and_named():
 @pytest.mark.parametrize("precision", ["default", "amp", "bf16"])
 def test_attention_with_dropout_is_one_op_on_a_gpu_as_without(precision):
     """There PyTorch has a fused kernel that draws its own mask, and schedules run it too; on a CPU both run products and a softmax."""
-    job = Job(f"{norm_models.__file__}:dropping", 2, precision=precision)
+    job = Job(f"{models.__file__}:attention_dropping", 2, precision=precision)
     gpu, cpu = plain_plan(job, load_machine("h100")), plain_plan(job, this_cpu())
     baseline = plan_of(job, "baseline", Target(load_machine("h100"), CostModel(load_machine("h100"))))
     fused = [task.body for task in gpu.tasks if isinstance(task.body, OpCall) and "dot_product" in task.body.target]

@@ -24,9 +24,9 @@ from simulator.plan.plan import Plan, program
 from simulator.plan.task import UPDATE
 from simulator.plan.text import outline
 from simulator.strategies import registry as strategies
-from tests.support import mlp
 from tests.support.applicable import plan_unless_refused, specs
-from tests.support.jobs import MLP, planned
+from tests.support.golden import check_golden
+from tests.support.jobs import MLP, mlp_plan, planned
 from tests.support.places import USER_MODELS
 from tests.support.refusals import refuses
 from tests.support.small_plans import forward_fused, machine
@@ -38,11 +38,6 @@ STRATEGIES = [*specs(1), "turbodl:async=off", "turbodl:fuse=backward,update=call
 GOLDEN = Path(__file__).with_name("golden")
 
 
-def plan_of(strategy: str, machine, factory: str = "make", path: Path | str = mlp.__file__, **fields):
-    """A strategy's plan for a batch of 4 samples."""
-    return planned(strategy, Job(f"{path}:{factory}", 4, **fields), machine)
-
-
 def places(plan) -> dict[str, int]:
     """Position of each task in the issue order."""
     return {task.name: position for position, task in enumerate(plan.tasks)}
@@ -50,12 +45,11 @@ def places(plan) -> dict[str, int]:
 
 @pytest.mark.parametrize("strategy", ["baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on"])
 def test_golden_plan(strategy, two_cores):
-    expected = (GOLDEN / f"{strategy.replace(':', '-')}.txt").read_text()
-    assert outline(plan_of(strategy, two_cores)) == expected
+    check_golden(outline(mlp_plan(strategy, two_cores)), GOLDEN / f"{strategy.replace(':', '-')}.txt")
 
 
 def test_the_for_loop_form_updates_parameter_by_parameter(two_cores):
-    plan = plan_of("baseline", two_cores, form="for")
+    plan = mlp_plan("baseline", two_cores, form="for")
     assert [task.name for task in plan.tasks if task.phase == UPDATE] == [
         "0.weight/update", "0.bias/update", "2.weight/update", "2.bias/update",
     ]  # fmt: skip
@@ -99,7 +93,7 @@ def test_no_order_changes_a_number_in_float32(path, two_cores, backend):
 
 
 def test_a_shared_layer_is_updated_once(two_cores):
-    forward, backward = (plan_of(name, two_cores, "shared") for name in ("forward-fusion", "backward-fusion"))
+    forward, backward = (mlp_plan(name, two_cores, "shared") for name in ("forward-fusion", "backward-fusion"))
     for plan in (forward, backward):
         assert sorted(task.name for task in plan.tasks if task.phase == UPDATE) == ["inner/update", "outer/update"]
     at = places(forward)
@@ -110,7 +104,7 @@ def test_a_shared_layer_is_updated_once(two_cores):
 
 def test_frozen_parameters_have_no_update(two_cores):
     for strategy in strategies.names(1):
-        plan = plan_of(strategy, two_cores, "frozen", optimizer="adam")
+        plan = mlp_plan(strategy, two_cores, "frozen", optimizer="adam")
         updated = [name for task in plan.tasks if task.phase == UPDATE for name in task.body.parameters]
         assert sorted(updated) == ["0.bias", "2.bias", "2.weight"]
         assert "0.weight" in plan.values
@@ -121,7 +115,7 @@ def test_accumulation_updates_once_with_the_sum(two_cores):
     counts = {"baseline": 1, "bppsa": 1, "forward-fusion": 2, "backward-fusion": 2, "turbodl": 2}
     assert counts.keys() <= set(strategies.names(1))
     for strategy in strategies.names(1):
-        plan = plan_of(strategy, two_cores, accumulate=2)
+        plan = mlp_plan(strategy, two_cores, accumulate=2)
         at = places(plan)
         updates = [task.body.parameters for task in plan.tasks if task.phase == UPDATE]
         assert sorted(chain(*updates)) == ["0.bias", "0.weight", "2.bias", "2.weight"]
@@ -135,8 +129,8 @@ def test_accumulation_updates_once_with_the_sum(two_cores):
 
 
 def test_clipping_stands_between_all_gradients_and_all_updates(two_cores):
-    assert [task.name for task in plan_of("baseline", two_cores, clip_norm=1.0).tasks[-2:]] == ["clip", "update"]
-    plan = plan_of("forward-fusion", two_cores, clip_norm=1.0)
+    assert [task.name for task in mlp_plan("baseline", two_cores, clip_norm=1.0).tasks[-2:]] == ["clip", "update"]
+    plan = mlp_plan("forward-fusion", two_cores, clip_norm=1.0)
     assert plan.tasks[-1].name == "clip"
     assert {o.value for o in plan.tasks[-1].mutates} == {o.value for o in plan.gradients.values()}
 
@@ -206,7 +200,7 @@ def test_a_strategy_is_discovered_by_its_file(more_strategies, two_cores):
     (more_strategies / "newcomer.py").write_text(NEWCOMER)
     assert "newcomer" in strategies.names(1)
     assert strategies.get("newcomer").option_docs() == [("pace", "How fast.", 3)]
-    plan = plan_of("newcomer:pace=4", two_cores)
+    plan = mlp_plan("newcomer:pace=4", two_cores)
     assert plan.options == {"pace": 4}
     assert [task.name for task in plan.tasks][-2:] == ["2/update", "0/update"]
 

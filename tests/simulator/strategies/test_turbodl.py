@@ -13,8 +13,8 @@ from simulator.model.layers import LayerGraph
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.task import UPDATE
 from simulator.strategies.turbodl import by_rank
-from tests.support import layered, tiny
-from tests.support.jobs import planned
+from tests.support import models, tiny
+from tests.support.jobs import job_of, planned
 from tests.support.refusals import refuses
 from tests.support.same_numbers import largest_error
 from traces.errors import Code
@@ -36,22 +36,22 @@ class FixedCosts:
         return Cost(op, seconds, seconds)
 
 
-def plan_of(text: str, factory: str = "chain", machine=None, costs=None, **fields):
+def on_one_gpu(text: str, factory: str = "three_layers", machine=None, costs=None, **fields):
     machine = machine or tiny.gpu()
-    return planned(text, Job(f"{layered.__file__}:{factory}", 4, **fields), machine, costs or CostModel(machine))
+    return planned(text, Job(f"{models.__file__}:{factory}", 4, **fields), machine, costs or CostModel(machine))
 
 
 def spans(text: str, dx_s: float, dw_s: float, machine=None) -> dict[str, tuple[float, float]]:
     """Start and end of every backward product of one iteration."""
     machine, costs = machine or tiny.gpu(), FixedCosts(dx_s, dw_s)
-    plan = plan_of(text, machine=machine, costs=costs)
+    plan = on_one_gpu(text, machine=machine, costs=costs)
     timeline = simulate(plan, machine, costs.resolve(plan), iterations=1)
     return {span.task.replace("/mm", ""): (span.start_s, span.end_s) for span in timeline.spans if "mm.d" in span.task}
 
 
 def step_s(text: str, dx_s: float, dw_s: float) -> float:
     costs = FixedCosts(dx_s, dw_s)
-    plan = plan_of(text, costs=costs)
+    plan = on_one_gpu(text, costs=costs)
     return simulate(plan, tiny.gpu(), costs.resolve(plan)).step_s
 
 
@@ -88,7 +88,7 @@ def test_priorities_let_the_critical_path_go_first():
 
 @pytest.mark.parametrize(("machine", "levels"), [(ONE_LEVEL, (0, 0)), (load_machine("p100"), (-1, 0)), (FOUR_LEVELS, (-1, 0))])
 def test_priorities_of_a_chain(machine, levels):
-    plan = plan_of("turbodl", machine=machine)
+    plan = on_one_gpu("turbodl", machine=machine)
     priorities = {task.name.partition(".")[2]: task.priority for task in plan.tasks if task.name in ("1/mm.dX", "1/mm.dW", "2/mm.dW")}
     assert (priorities["dX"], priorities["dW"]) == levels
 
@@ -104,13 +104,13 @@ def test_priorities_of_a_chain(machine, levels):
 )
 def test_priorities_of_paths_and_roles(options, levels, expected):
     machine = replace(tiny.gpu(), devices=(replace(tiny.gpu().devices[0], priority_levels=levels),))
-    plan = plan_of(f"turbodl{options}", "six", machine)
+    plan = on_one_gpu(f"turbodl{options}", "six", machine)
     of = {(task.layer, task.name[-2:]): task.priority for task in plan.tasks}
     assert {layer: tuple(of[layer, role] for role in ("dX", "dW", "dB")) for layer in expected} == expected
 
 
 def test_the_papers_example_takes_nine_streams():
-    plan = plan_of("turbodl", "six")
+    plan = on_one_gpu("turbodl", "six")
     assert sorted({task.stream for task in plan.tasks}) == list(range(9))
     streams = {(task.layer, task.name[-2:]): task.stream for task in plan.tasks}
     assert {layer: streams[layer, "dX"] for layer in ("fork", "long1", "long2", "merge") if layer != "fork"} == dict.fromkeys(
@@ -120,7 +120,7 @@ def test_the_papers_example_takes_nine_streams():
     assert streams["fork", "dW"] == streams["fork", "dB"] == streams["fork", "te"] == 0  # the next iteration waits for these first
     assert streams["long1", "dW"] == 1
     assert streams["long1", "dB"] == 2
-    assert {task.stream for task in plan_of("turbodl:async=off", "six").tasks} == {0, 1, 2}
+    assert {task.stream for task in on_one_gpu("turbodl:async=off", "six").tasks} == {0, 1, 2}
 
 
 def test_a_chain_takes_three_streams():
@@ -130,7 +130,7 @@ def test_a_chain_takes_three_streams():
 
 
 def test_the_dependency_distance_of_a_chain():
-    graph = Job(f"{layered.__file__}:chain", 4).graph()
+    graph = Job(f"{models.__file__}:three_layers", 4).graph()
     layers = LayerGraph(graph, [1.0] * len(graph.ops))
     distances = {op.name: layers.layer_of(index).distance(op.gradient) for index, op in enumerate(graph.ops) if op.gradient}
     assert {name: distances[name] for name in ("2/mm.dX", "1/mm.dX")} == {"2/mm.dX": 1, "1/mm.dX": 1}
@@ -138,31 +138,31 @@ def test_the_dependency_distance_of_a_chain():
 
 
 def test_a_less_urgent_path_waits_for_the_urgent_one_if_there_are_too_few_levels():
-    after = {task.name: task.after for task in plan_of("turbodl:fallback=sync", "six", load_machine("p100")).tasks if task.after}
+    after = {task.name: task.after for task in on_one_gpu("turbodl:fallback=sync", "six", load_machine("p100")).tasks if task.after}
     assert set(after) == {"middle/mm.dX", "short/mm.dX"}
     assert "long2/mm.dX" in {name for names in after.values() for name in names}
-    assert not [task for task in plan_of("turbodl:fallback=sync", "six", FOUR_LEVELS).tasks if task.after]
-    assert not [task for task in plan_of("turbodl:fallback=order", "six", load_machine("p100")).tasks if task.after]
+    assert not [task for task in on_one_gpu("turbodl:fallback=sync", "six", FOUR_LEVELS).tasks if task.after]
+    assert not [task for task in on_one_gpu("turbodl:fallback=order", "six", load_machine("p100")).tasks if task.after]
 
 
 def test_updates():
-    names = [task.name for task in plan_of("turbodl").tasks if task.phase == UPDATE]
+    names = [task.name for task in on_one_gpu("turbodl").tasks if task.phase == UPDATE]
     assert names == ["0/update", "1/update", "2/update"]  # in the order in which the next forward needs them
-    assert [task.name for task in plan_of("turbodl:fuse=backward").tasks if task.phase == UPDATE] == ["2/update", "1/update", "0/update"]
-    assert [task.name for task in plan_of("turbodl:async=off").tasks if task.phase == UPDATE] == ["update"]
-    called = [task for task in plan_of("turbodl:update=callback").tasks if task.phase == UPDATE]
+    assert [task.name for task in on_one_gpu("turbodl:fuse=backward").tasks if task.phase == UPDATE] == ["2/update", "1/update", "0/update"]
+    assert [task.name for task in on_one_gpu("turbodl:async=off").tasks if task.phase == UPDATE] == ["update"]
+    called = [task for task in on_one_gpu("turbodl:update=callback").tasks if task.phase == UPDATE]
     assert [task.name for task in called] == [f"{i}/{what}" for i in range(3) for what in ("callback", "update")]
     assert all(a.stream == b.stream for a, b in zip(called[::2], called[1::2], strict=True))
 
 
 def test_clipping_needs_all_gradients():
-    assert plan_of("turbodl", clip_norm=1.0)
+    assert on_one_gpu("turbodl", clip_norm=1.0)
     with refuses(Code.MODEL):
-        plan_of("turbodl:fuse=backward", clip_norm=1.0)
+        on_one_gpu("turbodl:fuse=backward", clip_norm=1.0)
 
 
 def test_gradients_of_microbatches_are_added_on_the_stream_of_the_gradient():
-    plan = plan_of("turbodl", "six", accumulate=2)
+    plan = on_one_gpu("turbodl", "six", accumulate=2)
     added = {task.name: task.stream for task in plan.tasks if "accumulate" in task.name}
     assert added["long1.weight/accumulate@1"] == 1
     assert added["long1.bias/accumulate@1"] == 2
@@ -187,13 +187,13 @@ def test_caffe_creates_streams_for_every_convolution():
     plan = planned(CAFFE, Job("vgg16", 2, 32), load_machine("p100"))
     assert {task.stream for task in plan.tasks if "convolution" not in task.name} == {0}
     assert len({task.stream for task in plan.tasks if "convolution" in task.name}) == 3 * 13 - 1
-    grouped = {task.name: task.stream for task in plan_of(CAFFE, "grouped").tasks}
+    grouped = {task.name: task.stream for task in on_one_gpu(CAFFE, "grouped").tasks}
     of_groups = [name for name, stream in grouped.items() if name.startswith("2/convolution") and stream]
     assert len(of_groups) == len({grouped[name] for name in of_groups}) == 6, "forward, dW and dX of two groups; there is no bias"
 
 
 def test_caffe_has_a_barrier_around_every_convolution_in_both_phases():
-    plan = plan_of(CAFFE, "grouped")
+    plan = on_one_gpu(CAFFE, "grouped")
     edges = Dependencies(plan).edges(0)
     waits = {
         task.name: {plan.tasks[edge.index].name for edge in own} | set(task.after) for task, own in zip(plan.tasks, edges, strict=True)
@@ -206,33 +206,33 @@ def test_caffe_has_a_barrier_around_every_convolution_in_both_phases():
 
 
 def test_caffe_reads_the_loss_before_backward_and_updates_at_the_end():
-    tasks = plan_of(CAFFE, "grouped", accumulate=2).tasks
+    tasks = on_one_gpu(CAFFE, "grouped", accumulate=2).tasks
     phases = [(task.phase, task.microbatch) for task in tasks if task.phase != UPDATE]
     held = [position for position, task in enumerate(tasks) if task.body.blocks_host]
     assert [(phases[at], phases[at + 1]) for at in held] == [(("forward", m), ("backward", m)) for m in (0, 1)]
     assert [task.phase for task in tasks][-1] == UPDATE
     with refuses(Code.REQUEST, "layers=caffe is streams with a barrier after each layer; use it with streams=on,async=off"):
-        plan_of("turbodl:layers=caffe")
+        on_one_gpu("turbodl:layers=caffe")
 
 
 def test_groups_of_a_convolution_have_separate_streams():
-    plan = plan_of("turbodl", "grouped")
+    plan = on_one_gpu("turbodl", "grouped")
     of = {task.name: task for task in plan.tasks}
     assert [of[f"2/convolution_backward.dX/group{g}"].stream for g in (0, 1)] == [0, 3]
     assert [of[f"2/convolution_backward.dW/group{g}"].stream for g in (0, 1)] == [1, 4]
     assert [of[f"0/convolution_backward.dW/group{g}"].stream for g in (0, 1)] == [0, 3]  # the first layer's are critical
     assert of["2/convolution/join"].reads[1].shape == (4, 4, 6, 6)
     assert not [name for name in of if "group" in name and name.startswith("1/")]  # depthwise: not split
-    whole = {task.name for task in plan_of("turbodl:groups=off", "grouped").tasks}
+    whole = {task.name for task in on_one_gpu("turbodl:groups=off", "grouped").tasks}
     assert not [name for name in whole if "group" in name]
-    flops = [sum(task.body.flops for task in plan_of(text, "grouped").tasks if "conv" in task.name) for text in ("baseline", "turbodl")]
+    flops = [sum(task.body.flops for task in on_one_gpu(text, "grouped").tasks if "conv" in task.name) for text in ("baseline", "turbodl")]
     assert flops[0] == flops[1]
 
 
 @pytest.mark.parametrize("text", ["turbodl", "turbodl:async=off", CAFFE, "turbodl:fuse=backward,fallback=sync"])
 def test_groups_and_barriers_change_no_number(text, two_cores, backend):
-    job = Job(f"{layered.__file__}:grouped", 4, precision="fp64")
-    plan = plan_of(text, "grouped", two_cores, precision="fp64")
+    job = job_of("grouped")
+    plan = on_one_gpu(text, "grouped", two_cores, precision="fp64")
     assert largest_error(job, plan, backend) <= 1e-12
 
 

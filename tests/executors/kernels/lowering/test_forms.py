@@ -74,7 +74,7 @@ def operand(name: str, *shape: int, dtype: str = "float64") -> Operand:
     return Operand(name, shape, tuple(torch.empty(shape).stride()), dtype)
 
 
-def plan_of(task: Task, *fed: str) -> Plan:
+def plan_alone(task: Task, *fed: str) -> Plan:
     """A plan of one task. `fed`: the names of its inputs that are fed."""
     operands = {o.value: o for o in (*task.inputs, *task.writes)}
     values = {n: Value(n, o.shape, o.strides, o.dtype, "cpu:0", INPUT if n in fed else "activation", n) for n, o in operands.items()}
@@ -99,7 +99,7 @@ def dropout_task(train: str = "true") -> Task:
 
 def test_keyed_dropout_is_the_op_after_seeding():
     x = torch.randn(20, 30, dtype=torch.float64)
-    values = run(plan_of(dropout_task(), "x"), {"x": x}, KEYED, seed=5, iteration=2)
+    values = run(plan_alone(dropout_task(), "x"), {"x": x}, KEYED, seed=5, iteration=2)
     torch.manual_seed(draw_seed(5, 2, 0))
     expected, keep = torch.native_dropout(x, 0.25, True)
     assert torch.equal(values["y"], expected)
@@ -108,7 +108,7 @@ def test_keyed_dropout_is_the_op_after_seeding():
 
 def test_keyed_feature_dropout_is_the_op_after_seeding():
     task = Task("mask", OpCall("aten.bernoulli_.float", '[{"$":0},0.75]', outputs=()), "cpu:0", mutates=(operand("x", 20, 30),))
-    values = run(plan_of(task, "x"), {"x": torch.empty(20, 30, dtype=torch.float64)}, KEYED, seed=5, iteration=2)
+    values = run(plan_alone(task, "x"), {"x": torch.empty(20, 30, dtype=torch.float64)}, KEYED, seed=5, iteration=2)
     torch.manual_seed(draw_seed(5, 2, 0))
     assert torch.equal(values["x"], torch.empty(20, 30, dtype=torch.float64).bernoulli_(0.75))
 
@@ -116,7 +116,7 @@ def test_keyed_feature_dropout_is_the_op_after_seeding():
 def test_stream_draws_come_from_the_generator_in_issue_order():
     x = torch.randn(20, 30, dtype=torch.float64)
     torch.manual_seed(1)
-    values = run(plan_of(dropout_task(), "x"), {"x": x}, STREAM)
+    values = run(plan_alone(dropout_task(), "x"), {"x": x}, STREAM)
     torch.manual_seed(1)
     assert torch.equal(values["y"], torch.native_dropout(x, 0.25, True)[0])
 
@@ -124,7 +124,7 @@ def test_stream_draws_come_from_the_generator_in_issue_order():
 def test_dropout_outside_training_draws_nothing():
     x = torch.randn(20, 30, dtype=torch.float64)
     for forms in (Forms(), KEYED):
-        assert torch.equal(run(plan_of(dropout_task("false"), "x"), {"x": x}, forms)["y"], x)
+        assert torch.equal(run(plan_alone(dropout_task("false"), "x"), {"x": x}, forms)["y"], x)
 
 
 @pytest.mark.parametrize("forms", [Forms(), KEYED], ids=["cpu", "cuda"])
@@ -133,16 +133,16 @@ def test_steps_of_a_list_run_in_the_backends_form_too(forms):
     double = OpCall("aten.mul.Scalar", '[{"$":0},2.0]')
     steps = (ListedOp(double, drop.reads, (operand("inner", 20, 30),)), ListedOp(drop.body, (operand("inner", 20, 30),), drop.writes))
     x = torch.randn(20, 30, dtype=torch.float64)
-    values = run(plan_of(replace(drop, body=OpList(steps)), "x"), {"x": x}, forms, seed=5, iteration=2)
-    assert torch.equal(values["y"], run(plan_of(drop, "x"), {"x": 2 * x}, forms, seed=5, iteration=2)["y"])
-    assert not torch.equal(values["y"], run(plan_of(drop, "x"), {"x": 2 * x}, forms, seed=5, iteration=3)["y"])
+    values = run(plan_alone(replace(drop, body=OpList(steps)), "x"), {"x": x}, forms, seed=5, iteration=2)
+    assert torch.equal(values["y"], run(plan_alone(drop, "x"), {"x": 2 * x}, forms, seed=5, iteration=2)["y"])
+    assert not torch.equal(values["y"], run(plan_alone(drop, "x"), {"x": 2 * x}, forms, seed=5, iteration=3)["y"])
 
 
 def test_unknown_draws_and_a_missing_seed_function_are_refused():
     with pytest.raises(ValueError, match="expected keyed or stream"):
         Forms(cuda=True, draws="random")
     with pytest.raises(ValueError, match="the function that seeds"):
-        run(plan_of(dropout_task(), "x"), {"x": torch.randn(20, 30)}, Forms(cuda=True))
+        run(plan_alone(dropout_task(), "x"), {"x": torch.randn(20, 30)}, Forms(cuda=True))
 
 
 @pytest.mark.sampled(4)
@@ -210,7 +210,7 @@ def test_a_batch_norm_backward_without_its_forward_runs_the_forward_once(two_cor
     task = next(task for task in plan.tasks if "native_batch_norm_backward" in task.name)
     tensors = {o.value: torch.rand(o.shape, dtype=torch.float64) + 0.5 for o in task.inputs}
     x, mean, invstd = (task.inputs[i].value for i in (1, 5, 6))
-    alone = plan_of(task, *tensors)
+    alone = plan_alone(task, *tensors)
     cuda = run(alone, tensors, KEYED)
     # Given the statistics that belong to x, which the forward op finds by itself, the canonical form computes the same.
     tensors |= dict(

@@ -16,7 +16,7 @@ from simulator.model.capture.recorder import HIDDEN_MUTATIONS
 from simulator.model.graph import Op, TrainingGraph
 from simulator.model.job import Job
 from simulator.model.ops.aten_json import resolve
-from tests.support import undivided_models
+from tests.support import models
 from tests.support.places import USER_MODELS
 
 aten = torch.ops.aten
@@ -75,7 +75,7 @@ def test_batch_norm_and_its_backward(of, training, affine):
 # Every tensor that an op's schema takes is an operand of the captured op: also in lists, with gaps, and by name.
 
 
-FACTORIES = [f"{path}:make" for path in USER_MODELS] + [f"{undivided_models.__file__}:masked"]
+FACTORIES = [f"{path}:make" for path in USER_MODELS] + [f"{models.__file__}:masked"]
 
 
 class Lists(nn.Module):

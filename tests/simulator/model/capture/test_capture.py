@@ -10,12 +10,9 @@ from simulator.model.built import Built
 from simulator.model.capture.capture import capture
 from simulator.model.graph import TrainingGraph
 from simulator.model.ops.aten_json import tensor_of
+from tests.support.jobs import graph_of
 from tests.support.refusals import refuses
 from traces.errors import Code
-
-
-def graph_of(module: nn.Module, x: torch.Tensor, loss=lambda out, _: out.sum()) -> TrainingGraph:
-    return capture(lambda: Built(module, (x,), {}, torch.zeros(()), loss), batch=len(x))
 
 
 def contents(graph: TrainingGraph) -> dict[str, list]:
@@ -249,7 +246,7 @@ def test_the_garbage_collector_is_off_during_capture_and_then_as_before(collects
     before = gc.isenabled()
     (gc.enable if collects else gc.disable)()
     try:
-        graph_of(nn.Linear(3, 2), torch.randn(4, 3), loss)
+        graph_of(nn.Linear(3, 2), torch.randn(4, 3), loss=loss)
         with refuses(Code.MODEL):
             graph_of(nn.Flatten(), torch.randn(4, 3))
         assert gc.isenabled() == collects

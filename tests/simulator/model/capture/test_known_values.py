@@ -17,7 +17,7 @@ from traces.errors import Code
 MASK = torch.tensor([[True, True, False], [True, True, True]])
 
 
-def graph_of(forward, mask=MASK) -> TrainingGraph:
+def masked(forward, mask=MASK) -> TrainingGraph:
     """The step of a linear layer with the function `forward(linear, x, mask)`; x has the shape of the mask."""
 
     class Net(nn.Module):
@@ -44,7 +44,7 @@ def targets(graph: TrainingGraph) -> list[str]:
 
 @pytest.mark.parametrize(("mask", "expected", "scaled"), [(MASK, "0.0", False), (torch.ones_like(MASK), "1.0", True)])
 def test_a_branch_goes_the_way_of_the_given_mask_and_is_checked(mask, expected, scaled):
-    graph = graph_of(lambda net, x, mask: net.linear(x) * 2 if mask.all() else net.linear(x), mask)
+    graph = masked(lambda net, x, mask: net.linear(x) * 2 if mask.all() else net.linear(x), mask)
     assert checks(graph) == [expected]
     assert ("mul" in targets(graph)) == scaled
 
@@ -54,7 +54,7 @@ def test_what_only_literals_decide_needs_no_check():
         causal = torch.ones(3, 3).tril()
         return net.linear(x) * 2 if torch.equal(causal, causal.tril()) else net.linear(x)
 
-    graph = graph_of(forward)
+    graph = masked(forward)
     assert checks(graph) == []
     assert "mul" in targets(graph)
 
@@ -74,7 +74,7 @@ def test_what_only_literals_decide_needs_no_check():
     ],
 )
 def test_shapes_are_those_that_the_batch_gives(forward, shape, expected):
-    graph = graph_of(forward)
+    graph = masked(forward)
     (total,) = (op for op in graph.ops if op.name == "loss/sum")
     assert total.reads[0].shape == shape
     assert checks(graph) == [expected]
@@ -86,7 +86,7 @@ def test_a_number_that_was_changed_in_place_counts_as_it_is_now():
         count[None].add_(2)
         return net.linear(x) * count.item()
 
-    assert checks(graph_of(forward)) == ["7.0"]
+    assert checks(masked(forward)) == ["7.0"]
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_a_number_that_was_changed_in_place_counts_as_it_is_now():
 )
 def test_a_number_that_changes_from_step_to_step_is_refused_with_its_line(read):
     with refuses(Code.MODEL, r"test_known_values.py:\d+ in <lambda>: the training step reads tensor values"):
-        graph_of(lambda net, x, mask: net.linear(x) * read(net, x).item())
+        masked(lambda net, x, mask: net.linear(x) * read(net, x).item())
 
 
 def test_a_shape_that_cannot_be_checked_is_refused_with_its_line():
     with refuses(Code.MODEL, r"test_known_values.py:\d+ in <lambda>: the shape of the result of aten.unique_dim.default"):
-        graph_of(lambda net, x, mask: net.linear(x)[: len(torch.unique(mask, dim=0))])
+        masked(lambda net, x, mask: net.linear(x)[: len(torch.unique(mask, dim=0))])
 
 
 def experts(net, x, mask):
@@ -113,14 +113,14 @@ def experts(net, x, mask):
 
 
 def test_experts_are_captured_with_a_balanced_load():
-    graph = graph_of(experts)
+    graph = masked(experts)
     assert [op.reads[1].shape for op in graph.ops if op.name.startswith("linear/addmm")] == [(1, 3), (1, 3)]
     assert checks(graph) == []
     assert "balanced experts" in graph.assumptions[0]
 
 
 def test_a_layer_that_is_dropped_at_random_runs():
-    graph = graph_of(lambda net, x, mask: x if torch.rand(()) < 0.1 else net.linear(x))
+    graph = masked(lambda net, x, mask: x if torch.rand(()) < 0.1 else net.linear(x))
     assert "addmm" in targets(graph)
     assert "each random number at its mean" in graph.assumptions[0]
     assert "experts" not in graph.assumptions[0]
@@ -128,6 +128,6 @@ def test_a_layer_that_is_dropped_at_random_runs():
 
 @pytest.mark.parametrize("draw", [random.random, lambda: numpy.random.rand(1).item()])
 def test_what_random_numbers_of_python_decide_is_predicted_and_said(draw):
-    graph = graph_of(lambda net, x, mask: net.linear(x) * 2 if draw() < 0.5 else net.linear(x) + draw())
+    graph = masked(lambda net, x, mask: net.linear(x) * 2 if draw() < 0.5 else net.linear(x) + draw())
     (assumption,) = graph.assumptions
     assert assumption.startswith("the model draws random numbers of Python or NumPy")

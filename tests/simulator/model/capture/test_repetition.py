@@ -26,7 +26,7 @@ class Net(nn.Linear):
         return self.step(self, super().forward, x)
 
 
-def graph_of(step, **attributes) -> TrainingGraph:
+def captured(step, **attributes) -> TrainingGraph:
     def make(batch: int):
         return Net(step, **attributes), torch.randn(batch, 3), torch.randn(batch, 3), lambda out, _: out.sum()
 
@@ -82,7 +82,7 @@ def quantizes(module, linear, x):
 )
 def test_a_model_whose_steps_are_not_alike_is_refused(step, attributes, message):
     with refuses(Code.MODEL, message):
-        graph_of(step, **attributes)
+        captured(step, **attributes)
 
 
 def test_a_counter_that_changes_nothing_is_fine():
@@ -90,7 +90,7 @@ def test_a_counter_that_changes_nothing_is_fine():
         module.calls += 1
         return linear(x)
 
-    assert names(graph_of(counts, calls=0)) == ["model/addmm", "loss/sum"]
+    assert names(captured(counts, calls=0)) == ["model/addmm", "loss/sum"]
 
 
 def test_a_buffer_may_change_in_place():
@@ -98,7 +98,7 @@ def test_a_buffer_may_change_in_place():
         module.scale.add_(1)
         return linear(x) * module.scale
 
-    assert names(graph_of(moves, scale=torch.ones(3))) == ["model/add_", "model/addmm", "model/mul", "loss/sum"]
+    assert names(captured(moves, scale=torch.ones(3))) == ["model/add_", "model/addmm", "model/mul", "loss/sum"]
 
 
 def test_a_table_made_in_the_first_step_is_made_in_every_step():
@@ -107,7 +107,7 @@ def test_a_table_made_in_the_first_step_is_made_in_every_step():
             module.table = torch.arange(3.0) * 2
         return linear(x) + module.table
 
-    assert names(graph_of(positions, table=None)) == ["model/arange", "model/mul", "model/addmm", "model/add", "loss/sum"]
+    assert names(captured(positions, table=None)) == ["model/arange", "model/mul", "model/addmm", "model/add", "loss/sum"]
 
 
 def test_a_literal_that_is_changed_in_place_is_copied_first():
@@ -116,6 +116,6 @@ def test_a_literal_that_is_changed_in_place_is_copied_first():
         scale += x.mean()
         return linear(x) * scale
 
-    graph = graph_of(literal)
+    graph = captured(literal)
     assert names(graph)[0] == "model/clone"
     assert not any(operand.value.startswith("constant") for op in graph.ops for operand in op.mutates)

@@ -20,13 +20,13 @@ from simulator.plan.task import ACTIVATION, AGAIN, BACKWARD, FORWARD, GRADIENT, 
 from simulator.predict.forecast import forecast
 from simulator.predict.target import Target
 from simulator.strategies.pytorch import joined
-from tests.support import block_models, layered, staged_models
+from tests.support import models
 from tests.support.jobs import MLP, planned
 from traces.errors import SchedcastError, UnusableFileError
 
 
-def captured(model: str, module=block_models, batch: int = 4, **fields) -> TrainingGraph:
-    return Job(f"{module.__file__}:{model}", batch, **fields).graph()
+def captured(model: str, batch: int = 4, **fields) -> TrainingGraph:
+    return Job(f"{models.__file__}:{model}", batch, **fields).graph()
 
 
 def repeated(graph: TrainingGraph) -> list[str]:
@@ -94,7 +94,7 @@ def test_what_is_held_is_exact():
 
 def test_the_predicted_peak_falls_as_much():
     """But for what the library of matrix products keeps, and for gradients, which are others at the new peak."""
-    machine, model = load_machine("h100"), f"{block_models.__file__}:attending"
+    machine, model = load_machine("h100"), f"{models.__file__}:attending"
     peaks, held = [], []
     for checkpoint in ("none", "full"):
         job = Job(model, 4096, checkpoint=checkpoint)
@@ -105,16 +105,16 @@ def test_the_predicted_peak_falls_as_much():
 
 
 @pytest.mark.parametrize(
-    ("model", "module", "names"),
+    ("model", "names"),
     [
-        ("attending", block_models, ["blocks.0", "blocks.1", "blocks.2"]),
-        ("convolving", block_models, ["blocks.0", "blocks.1", "blocks.2"]),
-        ("chain", layered, ["0"]),
-        ("six", layered, ["fork"]),
+        ("attending", ["blocks.0", "blocks.1", "blocks.2"]),
+        ("convolving", ["blocks.0", "blocks.1", "blocks.2"]),
+        ("three_layers", ["0"]),
+        ("six", ["fork"]),
     ],
 )
-def test_blocks_are_members_of_lists_with_layers_of_their_own(model, module, names):
-    kind, divided = blocks(captured(model, module))
+def test_blocks_are_members_of_lists_with_layers_of_their_own(model, names):
+    kind, divided = blocks(captured(model))
     assert [block.name for block in divided] == names
     assert kind == ("blocks" if len(names) > 1 else "segments")
 
@@ -174,7 +174,7 @@ def test_plain_pytorch_follows_the_same_graph():
     [
         ("checkpointing", "attending", "full"),
         ("reentrant", "attending", "full"),
-        ("redrawing", "dropping", "full"),
+        ("redrawing", "attending_dropping", "full"),
         ("selecting", "attending", "selective"),
     ],
 )
@@ -245,7 +245,7 @@ def test_anything_else_is_refused_in_a_line(text):
 
 def test_strategies_that_would_repeat_a_forward_with_other_weights_or_twice_refuse():
     machine = load_machine("p100x4")
-    job, own = Job(f"{staged_models.__file__}:chain", 8, checkpoint="full"), Job(f"{block_models.__file__}:checkpointing", 8)
+    job, own = Job(f"{models.__file__}:chain", 8, checkpoint="full"), Job(f"{models.__file__}:checkpointing", 8)
     for asked, text, words in (
         (job, "stale-pipeline", "with other weights"),
         (job, "gpipe:rematerialize=on", "both repeat forwards"),

@@ -14,7 +14,7 @@ from simulator.model.graph import CAST, TrainingGraph
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import DROPOUT
 from simulator.plan.task import BACKWARD, FORWARD
-from tests.support import divided_models
+from tests.support import models
 from tests.support.view_chains import numbered, part
 
 BATCH, LENGTH, WIDTH = 2, 6, 16
@@ -26,7 +26,7 @@ FEATURES = BATCH * LENGTH * WIDTH * 8
 NUMBERS = BATCH * LENGTH * 8
 
 
-def graph_of(model: str, degree: int = 1, rank: int = 0, sequence: bool = False, precision: str = "fp64") -> TrainingGraph:
+def divided_graph(model: str, degree: int = 1, rank: int = 0, sequence: bool = False, precision: str = "fp64") -> TrainingGraph:
     job = Job(model, BATCH, image_size=LENGTH if model.startswith("lm:") else None, precision=precision)
     return job.graph(division=Division(degree, rank, sequence) if degree > 1 else UNDIVIDED)
 
@@ -43,14 +43,14 @@ def collectives(graph: TrainingGraph, phase: str, layer: str) -> list[tuple[str,
 @pytest.mark.parametrize(("model", "degree"), [(LLAMA, 2), (LLAMA, 4), (GPT, 2), (GPT, 4), (f"{LLAMA},kv_heads=2", 2)])
 def test_a_block_has_two_sums_forward_and_two_backward(model, degree):
     """Megatron-LM, figure 3: of what attention and the feed-forward network make, and of the gradients of what they read."""
-    graph = graph_of(model, degree)
+    graph = divided_graph(model, degree)
     for phase in (FORWARD, BACKWARD):
         assert collectives(graph, phase, "blocks.1") == [("all_reduce", FEATURES)] * 2
 
 
 def test_sequence_parallelism_scatters_and_gathers_instead():
     """Korthikanti et al., figure 5; and the gradients of norms are sums over the tokens of all devices."""
-    graph = graph_of(LLAMA, 2, sequence=True)
+    graph = divided_graph(LLAMA, 2, sequence=True)
     assert collectives(graph, FORWARD, "blocks.1") == [("all_gather", FEATURES), ("reduce_scatter", FEATURES)] * 2
     norm = ("all_reduce", WIDTH * 8)
     assert collectives(graph, BACKWARD, "blocks.1") == [("all_gather", FEATURES), ("reduce_scatter", FEATURES), norm] * 2
@@ -58,7 +58,7 @@ def test_sequence_parallelism_scatters_and_gathers_instead():
 
 def test_layers_that_cast_the_same_tensor_gather_it_once_and_sum_its_gradients_once():
     """Under autocast each of three layers casts what it reads to bfloat16, and its gradient to float32."""
-    graph = graph_of(LLAMA, 2, sequence=True, precision="amp")
+    graph = divided_graph(LLAMA, 2, sequence=True, precision="amp")
     low, wide = FEATURES // 4, FEATURES // 2
     assert collectives(graph, FORWARD, "blocks.1") == [("all_gather", low), ("reduce_scatter", low)] * 2
     norm = ("all_reduce", WIDTH * 4)
@@ -67,14 +67,14 @@ def test_layers_that_cast_the_same_tensor_gather_it_once_and_sum_its_gradients_o
 
 def test_a_gradient_that_is_not_added_to_others_is_summed_before_it_is_cast():
     """The narrow tensor moves faster: queries, keys and values are one product here, and so are both of the feed-forward network."""
-    graph = graph_of(f"{LLAMA},fused=on", 2, sequence=True, precision="amp")
+    graph = divided_graph(f"{LLAMA},fused=on", 2, sequence=True, precision="amp")
     assert [each for each in collectives(graph, BACKWARD, "blocks.1") if each[0] == "reduce_scatter"] == [
         ("reduce_scatter", FEATURES // 4)
     ] * 2
 
 
 def test_casts_are_shared_only_while_their_tensor_stays_as_it_is():
-    graph = graph_of(LLAMA, precision="amp")
+    graph = divided_graph(LLAMA, precision="amp")
     casts = [op for op in graph.ops if op.layer.startswith("blocks.0.attention") and op.body.target == CAST and op.phase == FORWARD]
     same = [op for op in casts if op.reads == next(each for each in casts if "norm1" in each.reads[0].value).reads]
     assert len(same) == 3
@@ -88,7 +88,7 @@ def test_casts_are_shared_only_while_their_tensor_stays_as_it_is():
 
 def test_outside_of_blocks_what_is_looked_up_is_a_sum_and_the_loss_exchanges_one_number_per_token():
     """The logarithms of the sums of each device's logits; the loss and its weight; sums of gradients of logits."""
-    graph = graph_of(LLAMA, 2)
+    graph = divided_graph(LLAMA, 2)
     assert collectives(graph, FORWARD, "blocks.0")[:1] == [("all_reduce", FEATURES)]
     assert collectives(graph, FORWARD, "head") == []
     assert collectives(graph, FORWARD, "loss") == [("all_gather", 2 * NUMBERS), ("all_reduce", 2 * 8)]
@@ -99,20 +99,20 @@ def test_outside_of_blocks_what_is_looked_up_is_a_sum_and_the_loss_exchanges_one
 
 def test_a_fused_loss_exchanges_two_numbers_per_token():
     """The logit of the label, which one device has, and the sum of its logits."""
-    graph = graph_of(f"{LLAMA},loss=fused", 2)
+    graph = divided_graph(f"{LLAMA},loss=fused", 2)
     assert collectives(graph, FORWARD, "loss") == [("all_reduce", NUMBERS), ("all_gather", 2 * NUMBERS)]
     assert collectives(graph, BACKWARD, "loss") == []
 
 
 def test_forward_and_backward_look_up_the_same_rows_of_a_divided_vocabulary():
-    graph = graph_of(LLAMA, 2)
+    graph = divided_graph(LLAMA, 2)
     (rows,) = (operand.value for op in graph.ops for operand in op.writes if operand.value.endswith("#within"))
     readers = [op.body.target for op in graph.ops if any(operand.value == rows for operand in op.reads)]
     assert readers == ["aten.embedding.default", "aten.embedding_dense_backward.default"]
 
 
 def test_norms_of_heads_sum_the_gradients_of_their_weights():
-    graph = graph_of(f"{LLAMA},qk_norm=on", 2)
+    graph = divided_graph(f"{LLAMA},qk_norm=on", 2)
     of_head = ("all_reduce", WIDTH // 4 * 8)
     assert collectives(graph, BACKWARD, "blocks.1") == [("all_reduce", FEATURES), of_head, of_head, ("all_reduce", FEATURES)]
 
@@ -128,7 +128,7 @@ def test_devices_divide_the_work_of_every_product(model, degree, sequence):
 
 def both(model: str, degree: int, sequence: bool = False) -> tuple[TrainingGraph, TrainingGraph]:
     """The graph of a model, and that of its first device of several."""
-    return graph_of(model), graph_of(model, degree, 0, sequence)
+    return divided_graph(model), divided_graph(model, degree, 0, sequence)
 
 
 def test_heads_of_keys_that_do_not_divide_run_whole_on_every_device():
@@ -142,7 +142,7 @@ def test_heads_of_keys_that_do_not_divide_run_whole_on_every_device():
 
 
 def test_a_vocabulary_that_does_not_divide_is_whole_on_every_device():
-    graph = graph_of(LLAMA.replace("vocab=32", "vocab=31"), 2)
+    graph = divided_graph(LLAMA.replace("vocab=32", "vocab=31"), 2)
     assert graph.values["tokens.weight"].shape == (31, WIDTH)
     assert collectives(graph, FORWARD, "blocks.0") == [("all_reduce", FEATURES)] * 2
     assert collectives(graph, FORWARD, "loss") == []
@@ -154,9 +154,9 @@ def test_a_vocabulary_that_does_not_divide_is_whole_on_every_device():
 
 def check_parameters(model: str, degree: int, cut: dict[str, Placement]) -> None:
     """Check which part each device has of every parameter. `cut`: by the ends of their names, of those that are not whole."""
-    whole = graph_of(model)
+    whole = divided_graph(model)
     for rank in range(degree):
-        graph = graph_of(model, degree, rank)
+        graph = divided_graph(model, degree, rank)
         assert graph.parameters == whole.parameters
         for name in graph.parameters:
             value, tensor = graph.values[name], numbered(whole.values[name].shape)
@@ -184,14 +184,14 @@ def test_queries_keys_and_values_of_one_product_are_cut_one_by_one():
 
 
 def test_one_device_alone_has_the_graph():
-    graph = graph_of(LLAMA)
+    graph = divided_graph(LLAMA)
     assert divided(graph, UNDIVIDED) is graph
 
 
 def test_a_device_draws_its_part_of_a_mask():
     """Of hidden channels; what follows the sum is the same on every device, or by sequences, of which each device has whole ones."""
-    model = f"{divided_models.__file__}:dropped_rows"
-    masks = [op.body.kwargs for op in graph_of(model, 2, 1).ops if op.body.target == DROPOUT]
+    model = f"{models.__file__}:dropped_rows"
+    masks = [op.body.kwargs for op in divided_graph(model, 2, 1).ops if op.body.target == DROPOUT]
     assert masks == ['{"part":{"of":[8,16],"box":[[0,8],[8,16]]}}', "{}"]
-    by_sequences = [op.body.kwargs for op in graph_of(model, 2, 1, sequence=True).ops if op.body.target == DROPOUT]
+    by_sequences = [op.body.kwargs for op in divided_graph(model, 2, 1, sequence=True).ops if op.body.target == DROPOUT]
     assert by_sequences == [masks[0], '{"part":{"of":[8,8],"box":[[4,8],[0,8]]}}']

@@ -4,7 +4,7 @@ import pytest
 
 from executors.cpu.backend import CpuBackend
 from simulator.model.job import Job
-from tests.support import divided_models
+from tests.support import models
 from tests.support.applicable import core_groups
 from tests.support.jobs import planned
 from tests.support.same_numbers import largest_error
@@ -21,9 +21,9 @@ def error(model: str, text: str, devices: int = 2, **fields) -> float:
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", divided_models.NAMES)
+@pytest.mark.parametrize("name", models.DIVIDED)
 def test_small_models(name):
-    assert error(f"{divided_models.__file__}:{name}", "fsdp:tp=2", optimizer="sgd") <= 1e-12
+    assert error(f"{models.__file__}:{name}", "fsdp:tp=2", optimizer="sgd") <= 1e-12
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from simulator.model.built import Built
-from simulator.model.capture.capture import capture
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
 from simulator.model.ops.autocast import GPU, LOWER, RESULT, WIDEST, autocast
 from tests.support import mlp
 from tests.support.applicable import core_groups
-from tests.support.jobs import MLP, planned
+from tests.support.jobs import MLP, graph_of, planned
 from tests.support.refusals import refuses
 from traces.errors import Code
 
@@ -72,10 +70,6 @@ def test_the_rules_are_those_of_pytorch():
 # Capture under autocast: the casts of weights and activations, and of gradients, by the rules of the device.
 
 
-def graph_of(module: nn.Module, x: torch.Tensor, kind: str = "cpu") -> TrainingGraph:
-    return capture(lambda: Built(module, (x,), {}, torch.zeros(()), lambda out, _: out.sum(), ("bfloat16", kind)), batch=len(x))
-
-
 def typed(graph: TrainingGraph) -> list[str]:
     """Every op with the types of what it reads and writes."""
     names = {"float32": "f", "bfloat16": "b"}
@@ -83,7 +77,7 @@ def typed(graph: TrainingGraph) -> list[str]:
 
 
 def test_a_linear_layer_casts_its_parameters_its_input_and_its_gradients():
-    assert typed(graph_of(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)), torch.randn(4, 3))) == [
+    assert typed(graph_of(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)), torch.randn(4, 3), autocast=("bfloat16", "cpu"))) == [
         "0/_to_copy f>b",  # bias
         "0/_to_copy#2 f>b",  # input
         "0/_to_copy#3 f>b",  # weight
@@ -113,8 +107,8 @@ def test_the_cast_of_a_weight_is_made_once_however_often_a_layer_is_used():
 
 def test_softmax_computes_in_float32_on_a_gpu_alone():
     model, x = nn.Sequential(nn.Linear(3, 2), nn.Softmax(1)), torch.randn(4, 3)
-    (on_cpu,) = (line for line in typed(graph_of(model, x)) if "/_softmax " in line)
-    (on_gpu,) = (line for line in typed(graph_of(model, x, "gpu")) if "/_softmax " in line)
+    (on_cpu,) = (line for line in typed(graph_of(model, x, autocast=("bfloat16", "cpu"))) if "/_softmax " in line)
+    (on_gpu,) = (line for line in typed(graph_of(model, x, autocast=("bfloat16", "gpu"))) if "/_softmax " in line)
     assert (on_cpu, on_gpu) == ("1/_softmax b>b", "1/_softmax f>f")
 
 

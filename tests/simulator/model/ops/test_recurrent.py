@@ -15,8 +15,6 @@ from executors.cuda.backend import CudaBackend
 from simulator.engine.costs.cost import DATASHEET, FITTED
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
-from simulator.model.built import Built
-from simulator.model.capture.capture import capture
 from simulator.model.capture.intercept import CanonicalForms
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
@@ -32,8 +30,8 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
-from tests.support import sequence_models
-from tests.support.jobs import planned
+from tests.support import models
+from tests.support.jobs import graph_of, planned
 from tests.support.refusals import refuses
 from tests.support.same_numbers import largest_error
 from traces.documents.profile import Identity, Profile
@@ -94,8 +92,8 @@ def test_in_float32_the_numbers_differ_by_rounding_only(kind):
     assert 0 < layer_error(KINDS[kind](num_layers=2), 50, True, "out, last and cell", torch.float32) < 1e-5
 
 
-def graph_of(module: nn.Module, *shape: int, loss=lambda result: result[1].square().sum()) -> TrainingGraph:
-    return capture(lambda: Built(module, (torch.randn(shape),), {}, torch.zeros(()), lambda result, _: loss(result)), batch=shape[1])
+def over_time(module: nn.Module, *shape: int, loss=lambda result: result[1].square().sum()) -> TrainingGraph:
+    return graph_of(module, torch.randn(shape), loss=lambda result, _: loss(result), batch=shape[1])
 
 
 def ops_of(graph: TrainingGraph) -> list[str]:
@@ -105,17 +103,17 @@ def ops_of(graph: TrainingGraph) -> list[str]:
 
 
 def test_an_rnn_is_one_op_forward_and_in_backward_the_chain_and_a_product_per_weight():
-    assert ops_of(graph_of(nn.RNN(3, 5), 7, 2, 3)) == ["rnn", "rnn_backward.dX", "mm.dW", "mm.dW#2", "sum.dB", "gradient.dB"]
+    assert ops_of(over_time(nn.RNN(3, 5), 7, 2, 3)) == ["rnn", "rnn_backward.dX", "mm.dW", "mm.dW#2", "sum.dB", "gradient.dB"]
 
 
 def test_a_gru_has_a_sum_for_each_of_its_biases():
-    assert ops_of(graph_of(nn.GRU(3, 5), 7, 2, 3)) == ["gru", "gru_backward.dX", "mm.dW", "mm.dW#2", "sum.dB", "sum.dB#2"]
+    assert ops_of(over_time(nn.GRU(3, 5), 7, 2, 3)) == ["gru", "gru_backward.dX", "mm.dW", "mm.dW#2", "sum.dB", "sum.dB#2"]
 
 
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
 def test_every_layer_has_its_own_ops_and_the_second_one_a_product_for_the_first(kind):
     layer = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[kind]
-    ops = ops_of(graph_of(layer(3, 5, num_layers=2), 7, 2, 3, loss=lambda result: result[0].sum()))
+    ops = ops_of(over_time(layer(3, 5, num_layers=2), 7, 2, 3, loss=lambda result: result[0].sum()))
     assert [name for name in ops if name.startswith(kind)] == [kind, f"{kind}#2", f"{kind}_backward.dX", f"{kind}_backward.dX#2"]
     assert sum(name.startswith("mm.dX") for name in ops) == 1
     assert sum(name.startswith("mm.dW") for name in ops) == 4
@@ -125,32 +123,32 @@ def test_frozen_weights_and_biases_have_no_ops():
     module = nn.GRU(3, 5)
     for name in ("weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
         getattr(module, name).requires_grad_(False)
-    assert ops_of(graph_of(module, 7, 2, 3)) == ["gru", "gru_backward.dX", "mm.dW"]
+    assert ops_of(over_time(module, 7, 2, 3)) == ["gru", "gru_backward.dX", "mm.dW"]
 
 
 def test_flops_are_those_of_the_products():
     steps, batch, features, hidden = 7, 2, 3, 5
-    flops = {op.body.target.split(".")[1]: op.body.flops for op in graph_of(nn.GRU(features, hidden), steps, batch, features).ops}
+    flops = {op.body.target.split(".")[1]: op.body.flops for op in over_time(nn.GRU(features, hidden), steps, batch, features).ops}
     assert flops["gru"] == 2 * steps * batch * 3 * hidden * (features + hidden)
     assert flops["gru_backward"] == 2 * steps * batch * 3 * hidden * hidden
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 def test_an_lstm_with_projections_is_unrolled():
-    ops = ops_of(graph_of(nn.LSTM(3, 5, proj_size=2), 7, 2, 3, loss=lambda result: result[0].sum()))
+    ops = ops_of(over_time(nn.LSTM(3, 5, proj_size=2), 7, 2, 3, loss=lambda result: result[0].sum()))
     assert not [name for name in ops if "lstm" in name]
     assert sum(name.startswith("tanh") and "backward" not in name for name in ops) == 14
 
 
 def test_a_sequence_of_thirty_thousand_steps_has_as_many_ops_as_one_of_two():
-    assert ops_of(graph_of(nn.GRU(1, 20), 30_000, 2, 1)) == ops_of(graph_of(nn.GRU(1, 20), 2, 2, 1))
+    assert ops_of(over_time(nn.GRU(1, 20), 30_000, 2, 1)) == ops_of(over_time(nn.GRU(1, 20), 2, 2, 1))
 
 
 def test_dropout_between_layers_is_an_op_in_training_only():
     stacked = nn.Sequential(nn.RNN(3, 5, num_layers=3, dropout=0.1))
-    assert [name for name in ops_of(graph_of(stacked, 3, 2, 3)) if "dropout" in name][:2] == ["native_dropout", "native_dropout#2"]
+    assert [name for name in ops_of(over_time(stacked, 3, 2, 3)) if "dropout" in name][:2] == ["native_dropout", "native_dropout#2"]
     stacked.eval()
-    assert "native_dropout" not in ops_of(graph_of(stacked, 3, 2, 3))
+    assert "native_dropout" not in ops_of(over_time(stacked, 3, 2, 3))
 
 
 def test_layers_whose_numbers_would_differ_are_refused_by_name():
@@ -163,7 +161,7 @@ def test_layers_whose_numbers_would_differ_are_refused_by_name():
             return self.reader(PackedSequence(x.flatten(0, 1), torch.tensor([2, 2, 2])))
 
     with refuses(Code.MODEL, r"recurrent layer 'reader' is given a packed sequence.*pad the sequences"):
-        graph_of(Packs(), 3, 2, 3)
+        over_time(Packs(), 3, 2, 3)
 
 
 def test_a_step_that_runs_on_real_tensors_is_captured_alike():
@@ -174,7 +172,7 @@ def test_a_step_that_runs_on_real_tensors_is_captured_alike():
             mask = torch.ones(3, 3).tril()
             return super().forward(x)[1] * (1 if bool((mask == mask.tril()).all()) else 2)
 
-    ops = ops_of(graph_of(Looks(3, 5), 7, 2, 3, loss=lambda result: result.sum()))
+    ops = ops_of(over_time(Looks(3, 5), 7, 2, 3, loss=lambda result: result.sum()))
     assert [name for name in ops if "gru" in name] == ["gru", "gru_backward.dX"]
 
 
@@ -207,7 +205,7 @@ def recurrent_tasks(plan: Plan) -> list[Task]:
 def job_and_plan(model: str, machine, strategy: str = "baseline", image_size: int = 12, **fields) -> tuple[Job, Plan]:
     """The job and the plan of a built-in model, or of "lstm", on a sequence of `image_size` steps."""
     own = model == "lstm"
-    job = Job(f"{sequence_models.__file__}:lstm{image_size}" if own else model, 4, None if own else image_size, **fields)
+    job = Job(f"{models.__file__}:lstm{image_size}" if own else model, 4, None if own else image_size, **fields)
     return job, planned(strategy, job, machine)
 
 

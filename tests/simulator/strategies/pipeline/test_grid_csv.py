@@ -30,13 +30,13 @@ ORDERS = {
 }
 
 
-def plan_of(spec: str, model: str = MLP):
+def in_two_groups(spec: str, model: str = MLP):
     return planned(spec, Job(model, 8), core_groups())
 
 
 @pytest.mark.parametrize("spec", ORDERS)
 def test_every_action_is_found_again(spec):
-    assert schedule_of(plan_of(spec)) == ORDERS[spec]
+    assert schedule_of(in_two_groups(spec)) == ORDERS[spec]
 
 
 @pytest.mark.parametrize("fold", ["on", "off"])
@@ -47,7 +47,7 @@ def test_replicas_follow_one_schedule(fold):
 
 @pytest.mark.parametrize("spec", ["gpipe", "1f1b", "interleaved-1f1b:per_device=1", "zero-bubble", "zero-bubble:memory=free"])
 def test_torchs_runtime_loads_what_is_written(tmp_path, spec):
-    schedule = schedule_of(plan_of(spec))
+    schedule = schedule_of(in_two_groups(spec))
     path = tmp_path / "schedule.csv"
     path.write_text(grid_csv.write(schedule))
     loaded = runtime(schedule)
@@ -57,16 +57,16 @@ def test_torchs_runtime_loads_what_is_written(tmp_path, spec):
 
 def test_a_first_layer_has_no_gradient_by_its_input_but_a_place_in_the_schedule():
     """What stage 0 computes in its backward is all by its weights; torch's runtime expects both halves."""
-    plan = plan_of("zero-bubble:microbatches=2,placement=1", f"{SUPPORT / 'mlp.py'}:wide")
+    plan = in_two_groups("zero-bubble:microbatches=2,placement=1", f"{SUPPORT / 'mlp.py'}:wide")
     assert "0I0" not in {task.action for task in plan.tasks}
     assert [str(action) for action in schedule_of(plan).ranks[0]] == ["0F0", "0F1", "0I0", "0W0", "0I1", "0W1"]
 
 
 def test_plans_that_follow_no_schedule():
     with refuses(Code.REQUEST):
-        schedule_of(plan_of("pipedream"))
+        schedule_of(in_two_groups("pipedream"))
     with refuses(Code.REQUEST):
-        schedule_of(plan_of("baseline"))
+        schedule_of(in_two_groups("baseline"))
 
 
 # torch's pipeline runtime in two processes: with our schedules' files it computes the gradients of the whole model.

@@ -15,7 +15,7 @@ from simulator.strategies.pipeline.cut import Cut, Sent
 from simulator.strategies.pipeline.partition import balanced, balanced_unfolded, between_blocks, in_flight_1f1b, stages_of, units
 from simulator.strategies.pipeline.planning import cut_graph_of
 from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD
-from tests.support import staged_models
+from tests.support import models
 from tests.support.refusals import refuses
 from traces.errors import Code, SchedcastError
 
@@ -23,7 +23,7 @@ from traces.errors import Code, SchedcastError
 
 
 def job(name: str, batch: int = 4) -> Job:
-    return Job(f"{staged_models.__file__}:{name}", batch)
+    return Job(f"{models.__file__}:{name}", batch)
 
 
 def sent(name: str, placement: tuple[int, ...]) -> list[Sent]:

@@ -19,7 +19,7 @@ from simulator.predict.target import Target
 from simulator.strategies.pipeline import orders, planning
 from simulator.strategies.pipeline.grid_csv import schedule_of
 from simulator.strategies.pipeline.pipeline import at_once
-from tests.support import staged_models
+from tests.support.jobs import job_of
 from tests.support.pipeline_plans import devices, plan_pipeline
 from tests.support.refusals import refuses
 from tests.support.same_numbers import largest_error
@@ -29,7 +29,7 @@ MACHINE = this_cpu(devices=2)
 
 
 def job(name: str, batch: int = 8, **fields) -> Job:
-    return Job(f"{staged_models.__file__}:{name}", batch, precision="fp64", **fields)
+    return job_of(name, batch, **fields)
 
 
 def again(plan: Plan) -> list[str]:

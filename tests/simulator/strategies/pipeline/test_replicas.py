@@ -21,16 +21,16 @@ from simulator.plan.task import BUFFER, OPTIMIZER_STATE, PARAMETER
 from simulator.predict.forecast import forecast
 from simulator.predict.target import Target
 from simulator.strategies.pipeline import planning
-from tests.support import mlp, staged_models
+from tests.support import mlp, models
 from tests.support.applicable import core_groups
-from tests.support.jobs import planned
+from tests.support.jobs import job_of, planned
 from tests.support.linked_gpus import gpus
 from tests.support.pipeline_plans import plan_pipeline
 from tests.support.refusals import refuses
 from tests.support.same_numbers import largest_error
 from traces.errors import Code
 
-CHAIN = f"{staged_models.__file__}:chain"
+CHAIN = f"{models.__file__}:chain"
 
 
 def test_a_stages_replicas_are_neighbors_and_sum_its_gradients_after_its_last_backward():
@@ -67,7 +67,7 @@ SHARDED = [f"{text},shard=1" for text in STRATEGIES if "fusion" not in text]
 @pytest.mark.parametrize(("model", "fields"), [("residual", {"optimizer": "adam"}), ("chain", {"form": "for"})], ids=["residual", "chain"])
 def test_it_trains_as_plain_pytorch_does(text, model, fields):
     machine = core_groups(4)
-    job = Job(f"{staged_models.__file__}:{model}", 8, precision="fp64", **fields)
+    job = job_of(model, 8, **fields)
     assert largest_error(job, plan_pipeline(text, job, machine), CpuBackend(machine, cores=[0] * 4)) <= 1e-10
 
 
@@ -75,7 +75,7 @@ def test_it_trains_as_plain_pytorch_does(text, model, fields):
 @pytest.mark.parametrize("link_bytes_per_s", [0.0, 1e9])
 def test_weights_that_two_stages_use_are_sent_from_the_one_that_updates_them(shard, link_bytes_per_s):
     machine = core_groups(4, link_bytes_per_s)
-    job = Job(f"{staged_models.__file__}:tied", 8, precision="fp64")
+    job = job_of("tied", 8)
     gradients = "kept" if link_bytes_per_s else "freed"
     plan = plan_pipeline(f"gpipe:placement=1,replicas=2,shard={shard},gradients={gradients}", job, machine)
     assert largest_error(job, plan, CpuBackend(machine, cores=[0] * 4)) <= 1e-10

@@ -30,9 +30,9 @@ from simulator.strategies.sharding.configuration import Configuration, StepOptio
 from simulator.strategies.sharding.configurations import place
 from simulator.strategies.sharding.network import Network
 from simulator.strategies.sharding.plan import ShardedStep
-from tests.support import norm_models, undivided_models
+from tests.support import models
 from tests.support.applicable import core_groups
-from tests.support.jobs import MLP, planned
+from tests.support.jobs import MLP, job_of, planned
 from tests.support.same_numbers import largest_error
 from tests.support.shard_networks import random_job, random_plan
 
@@ -193,7 +193,7 @@ def backend():
 
 def numerics(factory: str, strategy: str, backend: CpuBackend, batch: int = 4):
     """The plan of a strategy, and how far its numbers are from plain PyTorch's after two steps."""
-    job = Job(f"{undivided_models.__file__}:{factory}", batch, precision="fp64")
+    job = job_of(factory, batch)
     plan = planned(strategy, job, backend.machine)
     return plan, largest_error(job, plan, backend, 2)
 
@@ -208,7 +208,7 @@ def test_numbers_are_those_of_plain_pytorch(model, strategy, backend):
 
 @pytest.mark.parametrize("strategy", ["deepa", "owt", "owt:update=backward-fusion"])
 def test_rows_that_no_worker_reads_are_held_and_decay(strategy, backend):
-    job = Job(f"{undivided_models.__file__}:long_positions", 4, precision="fp64", optimizer="adamw")
+    job = job_of("long_positions", optimizer="adamw")
     plan = planned(strategy, job, backend.machine)
     assert sum(source.shape[0] for source in plan.gradient_sources.values() if source.value == "positions") == 18
     assert largest_error(job, plan, backend) <= 1e-10
@@ -442,7 +442,7 @@ def test_sums_run_beside_the_next_step():
 @pytest.mark.parametrize("update", ["baseline", "asynchronous"])
 def test_statistics_do_not_queue_behind_gradients(update):
     """The forward of the next step waits for the sums of synchronized batch-norms, while gradients of this one may be under way."""
-    job = Job(f"{norm_models.__file__}:batch_norm", 8)
+    job = Job(f"{models.__file__}:batch_norm", 8)
     plan = by_images(job, core_groups(), batch_norm="synchronized", update=update)
     lanes = {"reduce": set(), "statistics": set()}
     for task in plan.tasks:
