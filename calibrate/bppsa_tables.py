@@ -27,7 +27,7 @@ from simulator.papers.bppsa_sparse import FIRST, PAPER, Operator
 from simulator.papers.pipeline_trainings import Trained, Training
 from simulator.plan.bodies.csr.mask import Mask
 from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, MaxPoolRule
-from simulator.predict.planned import plan_of
+from simulator.predict.forecast import plan_of
 from simulator.predict.target import Target
 from traces.documents.profile import Profile
 from traces.documents.reproduction import Figure, PaperCase, Table

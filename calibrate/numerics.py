@@ -24,9 +24,9 @@ from simulator.model.ops.autocast import GPU, autocast
 from simulator.model.ops.mixed import lowered
 from simulator.model.user_code import training_step
 from simulator.model.whole_mean import BATCH
-from simulator.plan.pieces import Box, box_of, covered, held, seen_as
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, CARRIED_KINDS, Operand
+from simulator.plan.tensors import Box, box_of, covered, held, seen_as
 from simulator.strategies.pipeline.staleness import Staleness, staleness
 from traces.documents.comparison import ValidationResult
 

@@ -20,9 +20,8 @@ from simulator.machine.machine import Machine, Memory
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.predict.answers import Answers
-from simulator.predict.forecast import Forecast
+from simulator.predict.forecast import Forecast, answer
 from simulator.predict.largest_batch import Fitting
-from simulator.predict.planned import answer
 from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from traces import units

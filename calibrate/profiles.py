@@ -10,11 +10,10 @@ from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.scaled import scaled_costs
 from simulator.engine.simulation import GRAPH
 from simulator.machine.machine import Machine
-from simulator.machine.presets import PYTORCH, THIS_CPU, THIS_GPU, gpu_machine
+from simulator.machine.presets import PYTORCH, THIS_CPU, THIS_GPU, gpu_machine, replicated
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import DEFAULT, Job
-from simulator.predict.preset import dense_precision, preset_target
-from simulator.predict.target import Target
+from simulator.predict.target import Target, dense_precision, preset_target
 from traces.documents.profile import Identity, Profile, slug
 from traces.documents.profile_files import default_folder, default_path, list_profiles
 from traces.errors import SchedcastError
@@ -144,8 +143,6 @@ def _gpu(profile: Profile, placement: Placement, name: str = THIS_GPU) -> Machin
     if placement.ranks is None:
         check_one_gpu(placement, f"{name} is one GPU")
         return gpu_machine(profile, placement.partitions, name)
-    from calibrate.distributed.testbeds import replicated
-
     return replicated(gpu_machine(profile, name=name), placement.ranks.world)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from calibrate.numerics import Numerics
-from calibrate.testbed import PlainLoop, Progress, Testbed, units_in_round
+from calibrate.testbed import Progress, Testbed, TimedLoop, units_in_round
 from executors.measured import Measured
 from executors.run import WARM_UP, Executable
 from executors.segments import sample
@@ -91,12 +91,12 @@ class RoundTimes:
 def run_rounds(
     candidates: Sequence[Candidate],
     testbed: Testbed,
-    plain: PlainLoop,
+    plain: TimedLoop,
     progress: Progress,
     rounds: int = ROUNDS,
     sampled_for: Profile | None = None,
     loop: Plan | None = None,
-    others: Sequence[tuple[Plan, PlainLoop]] = (),
+    others: Sequence[tuple[Plan, TimedLoop]] = (),
 ) -> RoundTimes:
     """Warm up, then run rounds until `rounds` of them were undisturbed, or half as many again were run.
 

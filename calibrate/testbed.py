@@ -41,8 +41,8 @@ class Monitor(Protocol):
         """The conditions since the monitor was created."""
 
 
-class PlainLoop(Protocol):
-    """Plain PyTorch's training of a job. `about`: with how many threads it runs, in words; empty on a GPU."""
+class TimedLoop(Protocol):
+    """A loop of PyTorch's own that trains a job. `about`: with how many threads it runs, in words; empty on a GPU."""
 
     about: str
 
@@ -53,11 +53,15 @@ class PlainLoop(Protocol):
     def train(self, steps: int, batches: Sequence[tuple] | None = None) -> list[float]:
         """Run `steps` steps, on `batches` of (inputs, target) or on the job's own, and return their lengths in seconds."""
 
-    def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
-        """Copy the current parameters and buffers into `targets`, by name."""
-
     def restart(self, warm_up: int) -> None:
         """Start the training again in a new process with `warm_up` steps, if it has a process of its own."""
+
+
+class PlainLoop(TimedLoop, Protocol):
+    """Plain PyTorch's training of a job, whose numbers plans are compared with."""
+
+    def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
+        """Copy the current parameters and buffers into `targets`, by name."""
 
 
 class Testbed(Protocol):
@@ -135,7 +139,7 @@ class Testbed(Protocol):
         `same_masks`: as in `calibrate.numerics.reference`. A testbed has one such loop at a time.
         """
 
-    def parallel_loop(self, job: Job, strategy: str) -> PlainLoop:
+    def parallel_loop(self, job: Job, strategy: str) -> TimedLoop:
         """PyTorch's own loop of several processes (`PARALLEL_LOOPS`), on a testbed of several. Raises SchedcastError if it cannot train."""
         raise SchedcastError(f"{strategy} runs in several processes; start them with torchrun", Code.DEVICES)
 

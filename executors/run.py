@@ -10,9 +10,9 @@ from executors.binding import Binding, Forms
 from executors.errors import PeerLostError
 from executors.measured import ChunkTimes, Measured, SegmentTimes, run_steps_s, timeline_of
 from simulator.model.user_code import brief
-from simulator.plan.pieces import cut_tensors
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
+from simulator.plan.tensors import cut_tensors
 from traces.documents.timeline import Timeline
 from traces.errors import SchedcastError, out_of_memory
 

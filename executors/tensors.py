@@ -11,9 +11,9 @@ from simulator.model.built import Built
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
 from simulator.model.ops.aten_json import tensor_of
-from simulator.plan.pieces import held
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, PARAMETER
+from simulator.plan.tensors import held
 from traces.errors import Code, SchedcastError
 
 

@@ -13,7 +13,7 @@ from simulator.engine.costs.fresh_memory import SHARE, fresh_bytes
 from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
-from simulator.predict.planned import plan_of
+from simulator.predict.forecast import plan_of
 from simulator.predict.target import Target
 from tools.unseen import OWN
 

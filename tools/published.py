@@ -15,7 +15,7 @@ from simulator.model.job import Job
 from simulator.predict.answers import paired_interval
 from simulator.predict.discrepancy import DATA, PublishedSpeedup, PublishedStep, published, speedup_accuracy, step_accuracy
 from simulator.predict.forecast import Forecast, forecast
-from simulator.predict.preset import preset_target
+from simulator.predict.target import preset_target
 from simulator.strategies.registry import family
 from tests.support.jobs import planned
 

@@ -17,14 +17,13 @@ from ui.preload import PACKAGES, load_packages, read_torch_ahead
 load_packages()  # before the first import from them: a user's traces.py may be earlier on the path
 
 from ui.commands import job_options  # noqa: E402
-from ui.commands.job_options import takes_job  # noqa: E402
+from ui.commands.job_options import takes_job  # noqa: E402  # what a command offers of a request reaches it in the request alone
 from ui.commands.output import OnceCommand  # noqa: E402
 
 if TYPE_CHECKING:
     import logging
 
-    from calibrate.placement import Placement
-    from simulator.model.job import Job
+    from ui.request import JobRequest
 
 #: The extra of Schedcast that brings a package.
 EXTRAS = {"torch": "torch", "joblib": "torch", "pynvml": "torch", "streamlit": "app", "starlette": "app", "mcp": "mcp"}
@@ -150,10 +149,15 @@ def schedcast(
 @app.command(cls=OnceCommand, rich_help_panel="Predict")
 @takes_job(several=True)
 def predict(
-    jobs: "list[Job]",
-    placement: "Placement",
-    settings: list[str],
-    strategy: Strategies = None,
+    requests: "list[JobRequest]",
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--strategy",
+            autocompletion=job_options.complete_strategies,
+            help="NAME[:option=value,...]; repeatable. Default: plain PyTorch, on several devices also its parallel loops.",
+        ),
+    ] = None,
     profile: ProfilePath = None,
     machine: Annotated[
         list[str] | None,
@@ -165,11 +169,12 @@ def predict(
     ] = None,
     timeline: TimelinePath = None,
     schedule: SchedulePath = None,
-    scale: ScaleText = "",  # takes_job puts this and the next one into the placement
+    scale: ScaleText = "",
     host: HostName = "pytorch",
     show_plan: Annotated[
         bool, typer.Option("--show-plan", help="Print the plan, a line per task; with --json, all of it as text.")
     ] = False,
+    details: Annotated[bool, typer.Option("--details", help="Without --strategy: also say where the time of a step goes.")] = False,
     calibration: Annotated[
         bool | None,
         typer.Option(
@@ -183,7 +188,7 @@ def predict(
     ] = None,
     json: AsJson = False,
 ):
-    """Predict step times, and say why a strategy is faster or slower than the baseline.
+    """Predict step times: of plain PyTorch or, with --strategy, of schedules beside it, and why they are faster or slower.
 
     Several batches, machines or strategies are compared in one table. Costs come from --profile (measured) or from --machine (from its
     specifications, unless it is this machine or has a shipped profile).
@@ -192,15 +197,11 @@ def predict(
       schedcast predict --model resnet50 --batch 32,64 --machine a100,h100 --strategy baseline --strategy backward-fusion
     """
     _commands("predicting").predict(
-        jobs,
-        texts=strategy or [],
-        pairs=settings,
-        profile=profile,
-        machines=machine or [],
-        placement=placement,
+        requests,
         timeline=timeline,
         show_plan=show_plan,
         as_json=json,
+        details=details,
         schedule=schedule,
         calibration=calibration,
         measured=measured,
@@ -210,9 +211,7 @@ def predict(
 @app.command(cls=OnceCommand, rich_help_panel="Predict")
 @takes_job()
 def search(
-    job: "Job",
-    placement: "Placement",
-    settings: list[str],
+    request: "JobRequest",
     strategy: Annotated[
         list[str] | None,
         typer.Option(
@@ -233,7 +232,7 @@ def search(
     ] = None,
     profile: ProfilePath = None,
     machine: MachineName = None,
-    scale: ScaleText = "",  # takes_job puts this and the next one into the placement
+    scale: ScaleText = "",
     host: HostName = "pytorch",
     verify: Annotated[
         int | None, typer.Option(metavar="K", help="Run the best K plans on this machine, and say how the ranking held.")
@@ -261,13 +260,7 @@ def search(
       schedcast search --model llama3:8b --batch 512 --machine 64xh100 --precision amp --strategy fsdp --strategy data-parallel
     """
     _commands("searching").search_plans(
-        job,
-        texts=strategy or [],
-        tried=tries,
-        pairs=settings,
-        profile=profile,
-        machine_name=machine,
-        placement=placement,
+        request,
         verify=verify,
         calibration=calibration,
         quick=quick,
@@ -336,9 +329,7 @@ def demo(
 @app.command(cls=OnceCommand, rich_help_panel="Measure on this machine")
 @takes_job(memory_limit=False)
 def calibrate(
-    job: "Job",
-    placement: "Placement",
-    settings: list[str],
+    request: "JobRequest",
     strategy: Strategies = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Profile to write or add to; default: this machine's.")] = None,
     from_trace: Annotated[
@@ -357,19 +348,15 @@ def calibrate(
       schedcast calibrate --from-trace trace.json.gz --model resnet50 --batch 32 --optimizer momentum:for -o v100.json
     """
     if from_trace is not None:
-        _commands("measuring").calibrate_from_trace(job, trace=from_trace, strategies=strategy or [], output=output, as_json=json)
+        _commands("measuring").calibrate_from_trace(request, trace=from_trace, output=output, as_json=json)
     else:
-        _commands("measuring").calibrate(
-            job, texts=strategy or [], pairs=settings, output=output, placement=placement, as_json=json, wait_s=wait
-        )
+        _commands("measuring").calibrate(request, output=output, as_json=json, wait_s=wait)
 
 
 @app.command(cls=OnceCommand, rich_help_panel="Measure on this machine")
 @takes_job()
 def run(
-    job: "Job",
-    placement: "Placement",
-    settings: list[str],
+    request: "JobRequest",
     strategy: Strategy = "baseline",
     profile: ProfilePath = None,
     steps: Annotated[int, typer.Option(help="Training steps to run.")] = 10,
@@ -416,17 +403,11 @@ def run(
       schedcast run --model resnet20 --image-size 16 --batch 32 --strategy stale-pipeline:on=simulated --beside pytorch --steps 500 \
         --seeds 3 --target 0.9 --predict-on 2xgtx1060 --out stale
     """
-    from dataclasses import replace
-
     goals = _commands("training").Goals(eval_every, seeds, target, predict_on)
-    job = replace(job, lr_schedule=lr_schedule)
     _commands("training").run(
-        job,
-        text=strategy,
-        pairs=settings,
-        profile_path=profile,
+        request,
+        lr_schedule=lr_schedule,
         steps=steps,
-        placement=placement,
         beside=beside or [],
         places=(metrics, timeline, out),
         as_json=json,
@@ -439,9 +420,7 @@ def run(
 @app.command(cls=OnceCommand, rich_help_panel="Measure on this machine")
 @takes_job()
 def validate(
-    job: "Job",
-    placement: "Placement",
-    settings: list[str],
+    request: "JobRequest",
     strategy: Strategies = None,
     profile: ProfilePath = None,
     calibration: Annotated[bool, typer.Option("--calibrate/--no-calibrate", help="Measure the plans' costs in the same rounds.")] = True,
@@ -464,12 +443,8 @@ def validate(
     Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's.
     """
     _commands("measuring").validate(
-        job,
-        texts=strategy or [],
-        pairs=settings,
-        profile_path=profile,
+        request,
         calibration=calibration,
-        placement=placement,
         out=out,
         as_json=json,
         quick=quick,
@@ -549,9 +524,7 @@ def gpu_report(
 @app.command(cls=OnceCommand, rich_help_panel="Papers and measured steps")
 @takes_job(memory_limit=False, optional=True)
 def reproduce(
-    job: "Job | None",
-    placement: "Placement",
-    settings: list[str],
+    request: "JobRequest",
     paper: Annotated[str | None, typer.Argument(metavar="PAPER", help="A paper's name, or all. Without it, the papers are listed.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Also run the experiments that this machine can run.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write a folder with a page, pictures and the JSON document.")] = None,
@@ -598,19 +571,15 @@ def reproduce(
 
     Exit status 1 when a plan that --measure ran gives other gradients or parameters than plain PyTorch.
     """
-    if layer is None and job is None and not (config or input_config or machine or profile):
+    if layer is None and not (request.model or config or input_config or request.machine):
         _commands("reproducing").reproduction(paper, measure=measure, out=out, as_json=json, wait_s=wait)
         return
     _commands("layer_costs").of_paper(
         paper,
-        job,
+        request,
         layer=layer,
-        settings=settings,
         configs=config or [],
         input_config=input_config,
-        machine_name=machine,
-        profile=profile,
-        placement=placement,
         as_json=json,
         left=["--measure"] * measure + ["--out"] * (out is not None),
     )
@@ -777,9 +746,7 @@ def gpu_first(
 @app.command("deepa-cost", cls=OnceCommand, hidden=True)
 @takes_job(memory_limit=False)
 def deepa_cost(
-    job: "Job",
-    placement: "Placement",
-    settings: list[str],
+    request: "JobRequest",
     layer: Annotated[str, typer.Option(help=LAYER)],
     config: Annotated[list[str], typer.Option(metavar="n=16[,c=4,...]")],
     input_config: Annotated[str | None, typer.Option(metavar="n=16", help=INPUT_CONFIG)] = None,
@@ -789,14 +756,10 @@ def deepa_cost(
 ):
     """An earlier name of [bold]schedcast reproduce deepa --layer[/]."""
     _commands("layer_costs").deepa_cost(
-        job,
-        settings=settings,
+        request,
         layer=layer,
         configs=config,
         input_config=input_config,
-        machine_name=machine,
-        profile=profile,
-        placement=placement,
         as_json=json,
     )
 
@@ -804,7 +767,7 @@ def deepa_cost(
 @app.command(cls=OnceCommand, hidden=True)
 def rules(pairs: Annotated[Path | None, typer.Argument(metavar="PAIRS.csv")] = None, json: AsJson = False):
     """An earlier name of [bold]schedcast judge[/], for pairs."""
-    _commands("listing").rules(json, [] if pairs is None else [pairs])
+    _commands("listing").rules(json, {} if pairs is None else {pairs: None})
 
 
 @app.command(cls=OnceCommand, hidden=True)

@@ -15,6 +15,7 @@ from traces.units import read_integer, read_number
 if TYPE_CHECKING:
     from calibrate.placement import Placement
     from simulator.model.job import Job
+    from simulator.predict.target import Target
 
 #: How the choice of a stored profile begins among the machines: "profile cpu-amd-epyc-2.json".
 PROFILE = "profile "
@@ -22,6 +23,10 @@ PROFILE = "profile "
 MODEL = "--model="
 #: The groups of the options in long help and of the app's controls.
 JOB, DEVICES = "Training job", "Devices"
+#: Largest image size (of a recurrent model: sequence length) and batch that others may ask for. The command line takes any.
+LARGEST_SIZE, LARGEST_BATCH = 32_768, 1_000_000
+#: What decides a target, besides the options of DEVICES.
+_PLACED = ("precision", "machine", "scale")
 #: Options of strategies whose values are files, and the command that takes them.
 FILES = {"schedule": "schedcast predict --schedule FILE.csv", "config": "schedcast predict --set config=FILE.json"}
 
@@ -80,10 +85,11 @@ def _option(default: Any, said: str = "", group: str | None = None, metavar: str
 class JobRequest:
     """A model, how it is trained, where, and under which strategies. The fields are those of `Job` and `Placement`, which check them.
 
-    `batch`: None for a usual one. `machine`: the name of a machine, or PROFILE and the name of a stored profile. `memory_limit`: in GB of
-    10^9 bytes. `host`: what issues the tasks of a named machine's GPUs. `scale`: factors of the machine's figures, as
-    `simulator.machine.scaled` reads them. `settings`: OPTION=VALUE for every strategy that has the option. `strategies`: texts
-    NAME[:option=value,...]. `tries`: FIELD=VALUE[,VALUE...] of the variants of the job that a search tries.
+    `batch`: None for a usual one. `machine`: the name of a machine, the file of a profile (*.json), or PROFILE and a stored profile's name
+    or any file; empty: this machine's CPU or, with a `device` that is one, its GPU. `memory_limit`: in GB of 10^9 bytes. `host`: what
+    issues the tasks of a named machine's GPUs. `scale`: factors of the machine's figures, as `simulator.machine.scaled` reads them.
+    `settings`: OPTION=VALUE for every strategy that has the option. `strategies`: texts NAME[:option=value,...]. `tries`:
+    FIELD=VALUE[,VALUE...] of the variants of the job that a search tries.
     """
 
     model: str = _option(
@@ -184,8 +190,41 @@ class JobRequest:
 
     @property
     def shared(self) -> dict[str, str]:
-        """The values of `settings` by the names of the options."""
-        return dict(text.partition("=")[::2] for text in self.settings)
+        """The values of `settings` by the names of the options. Raises SchedcastError for a text that is no OPTION=VALUE."""
+        values = {}
+        for text in self.settings:
+            name, equals, value = text.partition("=")
+            if not (name and equals and value):
+                raise SchedcastError(f"--set {text!r} is not option=value; give it as in --set update_stream=on")
+            values[name] = value
+        return values
+
+    def chosen(self, devices: int = 1) -> list[str]:
+        """The strategies asked for, by default all that can use so many devices. Raises SchedcastError for an unknown one or option."""
+        from simulator.strategies import registry as strategies
+
+        chosen = list(self.strategies) or strategies.names(devices)
+        strategies.check_shared(chosen, self.shared)
+        for text in chosen:
+            strategies.parse(text, self.shared)
+        return chosen
+
+    @property
+    def placed(self) -> "JobRequest":
+        """The same machine, placement and precision for one sample of the model: all that decides the target."""
+        where = {each.name: getattr(self, each.name) for each in DECLARED if each.group == DEVICES or each.name in _PLACED}
+        return JobRequest(self.model, 1, **where)
+
+    @property
+    def profile(self) -> Path | None:
+        """The file of the profile that `machine` names; None if it names none."""
+        return profile_named(self.machine)
+
+    def target(self, job: "Job") -> "Target":
+        """What the job is predicted for. Raises SchedcastError for a machine that does not exist or cannot be placed so."""
+        from calibrate.profiles import target_for
+
+        return target_for(job, self.profile, None if self.profile else self.machine or None, self.placement())
 
     def job(self, machines: Sequence[str] = ()) -> "Job":
         """The job. `machines`: those that it is for, if it is not the request's. Raises SchedcastError for values that no job has."""
@@ -195,7 +234,8 @@ class JobRequest:
 
         values = {each.name: getattr(self, each.name) for each in fields(Job) if hasattr(self, each.name)}
         if self.batch is None:
-            count = self.devices or self.partition or max(device_count(name) for name in machines or [self.machine])
+            known = [name for name in machines or [self.machine] if name and profile_named(name) is None]
+            count = self.devices or self.partition or max(map(device_count, known), default=1)
             values["batch"] = usual_batch(self.model, max(1, count))
         return Job(**values)
 
@@ -212,7 +252,8 @@ class JobRequest:
 def check_steered(request: JobRequest, own: Sequence[str]) -> None:
     """Raise SchedcastError if a request that others may steer (the app's, a link's, an agent's) names code or a file of this machine.
 
-    Code would run, and a refusal may quote what it has read. `own`: the models that the process was started with, which may be either.
+    Nor may it keep this machine busy for minutes. Code would run, and a refusal may quote what it has read. `own`: the models that the
+    process was started with, which may be either.
     """
     from simulator.model.libraries import LIBRARIES, config_file
     from simulator.model.workloads.registry import is_built_in
@@ -224,8 +265,11 @@ def check_steered(request: JobRequest, own: Sequence[str]) -> None:
             raise SchedcastError(f"{model} is code, which this server may not run; start it with schedcast mcp --model {model}")
         if library == "hf" and config_file(name) is not None:
             raise SchedcastError(f"{model} is a file, which this server may not read; start it with schedcast mcp --model {model}")
-    if request.machine.endswith(".json") and request.machine not in stored_profiles():
+    if request.profile is not None and request.machine not in stored_profiles():
         raise SchedcastError(f"machine {request.machine} is a file, which this server may not read; use schedcast predict --profile FILE")
+    for what, number, most in (("image size", request.image_size, LARGEST_SIZE), ("batch", request.batch, LARGEST_BATCH)):
+        if number is not None and not 1 <= number <= most:
+            raise SchedcastError(f"the {what} is {number}; the app predicts 1 to {most:,}; schedcast predict takes larger ones")
     given = (part for text in request.strategies for part in text.partition(":")[2].split(","))
     for option in (*request.shared, *(part.partition("=")[0].strip() for part in given)):
         if option in FILES:
@@ -241,6 +285,22 @@ def optimizer_and_form(text: str) -> dict[str, str]:
     """The fields that NAME[:for|foreach|fused] gives."""
     name, _, form = text.partition(":")
     return {"optimizer": name, "form": form or JobRequest.form}
+
+
+def machine_named(machine: str | None, profile: Path | None) -> str:
+    """The field that --machine or --profile gives. Raises SchedcastError for both."""
+    if profile is not None and machine is not None:
+        raise SchedcastError(f"--profile {profile} and --machine {machine} both name a machine; choose one of the two")
+    if profile is None:
+        return machine or ""
+    return f"{PROFILE}{profile if profile.is_absolute() else f'./{profile}'}"  # no stored profile is called so
+
+
+def profile_named(machine: str) -> Path | None:
+    """The file of the profile that is called so among the machines (`JobRequest.machine`); None for machines."""
+    if machine.startswith(PROFILE):
+        return stored_profiles().get(machine) or Path(machine.removeprefix(PROFILE))
+    return Path(machine) if machine.endswith(".json") else None
 
 
 def start_models() -> list[str]:

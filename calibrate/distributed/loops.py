@@ -7,13 +7,12 @@ itself.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from calibrate.cpu.plain_process import PlainProcess, ProcessLoop
 from calibrate.cuda.testbed import GpuLoop
 from calibrate.numerics import reference
-from calibrate.testbed import PlainLoop
+from calibrate.testbed import TimedLoop
 from executors.distributed.backend import DistributedBackend
 from executors.distributed.loaded_plans import LoadedPlans
 from executors.kernels.communication import TIMEOUT
@@ -27,7 +26,7 @@ class RankLoops:
     def __init__(self):
         #: With the threads that torchrun leaves to each process.
         self.process = PlainProcess(alone=False)
-        self._loops: dict[str, PlainLoop] = {}
+        self._loops: dict[str, TimedLoop] = {}
 
     def __call__(self, loaded: LoadedPlans, request: str, strategy: str, *arguments: Any) -> dict[str, Any]:
         """Answer a request, `load` or `train`, about the loop of a strategy. Raises SchedcastError if the loop cannot train."""
@@ -59,7 +58,7 @@ class RankLoops:
 
 
 class GroupLoop:
-    """A loop of all processes, as the first of them controls it (`calibrate.testbed.PlainLoop`)."""
+    """A loop of all processes, as the first of them controls it (`calibrate.testbed.TimedLoop`)."""
 
     about = ""
 
@@ -77,10 +76,6 @@ class GroupLoop:
     def train(self, steps: int, batches: Sequence[tuple] | None = None) -> list[float]:
         """Train `steps` steps on the job's own batch. Each waits for all processes, so that those of one say how long they take."""
         return self._everywhere("train", steps)["steps_s"]
-
-    def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
-        """Never called: nothing compares these loops' numbers."""
-        raise NotImplementedError
 
     def restart(self, warm_up: int) -> None:
         """Do nothing: new processes of all ranks would take much longer than the steps."""

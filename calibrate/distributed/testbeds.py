@@ -24,6 +24,7 @@ from executors.cuda.driver import Driver
 from executors.distributed.backend import DistributedBackend
 from executors.distributed.control import ControlChannel
 from simulator.machine.machine import Machine
+from simulator.machine.presets import replicated
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from traces.documents.profile import Profile
@@ -65,28 +66,6 @@ class GpuGroupTestbed(GpuTestbed):
 
     def about(self) -> dict[str, object]:
         return {**super().about(), "processes": self._channel.ranks.world, "library": NCCL}
-
-
-def replicated(one: Machine, count: int) -> Machine:
-    """A machine with `count` copies of the only GPU of `one`, each with its own memory, host lane and links to the host.
-
-    Its collectives are NCCL's. Until those are measured, they are priced as if they passed through the host.
-    """
-    device, memory = one.devices[0], one.memories[0]
-    names = [f"cuda:{rank}" for rank in range(count)]
-    return replace(
-        one,
-        devices=tuple(replace(device, name=name, memory=f"memory of {name}") for name in names),
-        memories=tuple(replace(memory, name=f"memory of {name}") for name in names),
-        hosts=tuple(replace(host, name=f"host of {name}", devices=(name,)) for host in one.hosts for name in names),
-        links=tuple(
-            replace(link, source=source, target=target, channel=link.channel and f"{link.channel} of {name}")
-            for link in one.links
-            for name in names
-            for source, target in [tuple(name if end == device.name else end for end in (link.source, link.target))]
-        ),
-        library=NCCL,
-    )
 
 
 GLOO = "gloo"

@@ -18,7 +18,7 @@ from simulator.machine.presets import gpu_machine, one_gpu
 from simulator.model.job import Job
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
-from simulator.predict.preset import dense_precision
+from simulator.predict.target import dense_precision
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import PYTORCH
 from traces.documents.profile import Dispatch, Identity, Profile

@@ -18,8 +18,8 @@ from executors.tensors import copy_current
 from simulator.machine.machine import HOST, Machine
 from simulator.plan.json import dump
 from simulator.plan.messages import between_devices
-from simulator.plan.pieces import held
 from simulator.plan.plan import Plan
+from simulator.plan.tensors import held
 from traces.errors import Code, SchedcastError
 
 

@@ -336,6 +336,28 @@ def gpu_machine(profile: "Profile", partitions: int = 1, name: str = THIS_GPU) -
     return whole if partitions == 1 else split(whole, partitions, profile)
 
 
+def replicated(one: Machine, count: int) -> Machine:
+    """A machine with `count` copies of the only GPU of `one`, each with its own memory, host lane and links to the host.
+
+    Its collectives are NCCL's. Until those are measured, they are priced as if they passed through the host.
+    """
+    device, memory = one.devices[0], one.memories[0]
+    names = [f"cuda:{rank}" for rank in range(count)]
+    return replace(
+        one,
+        devices=tuple(replace(device, name=name, memory=f"memory of {name}") for name in names),
+        memories=tuple(replace(memory, name=f"memory of {name}") for name in names),
+        hosts=tuple(replace(host, name=f"host of {name}", devices=(name,)) for host in one.hosts for name in names),
+        links=tuple(
+            replace(link, source=source, target=target, channel=link.channel and f"{link.channel} of {name}")
+            for link in one.links
+            for name in names
+            for source, target in [tuple(name if end == device.name else end for end in (link.source, link.target))]
+        ),
+        library="nccl",
+    )
+
+
 def _without_preset(profile: "Profile") -> Machine:
     """A GPU without a preset: the profile must have its figures; those of the host are general assumptions."""
     identity = profile.identity

@@ -9,14 +9,12 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.bodies.opcall import CAST, OpCall
 from simulator.plan.json import LARGEST_STORAGE, body_faults, geometry_faults, operand_faults
 from simulator.plan.task import AGAIN, BACKWARD, FORWARD, INPUT, KINDS, PARAMETER, Operand, Value
 from traces.errors import UnusableFileError
 from traces.files import first_fault
 
-#: The op that converts a tensor to another type.
-CAST = "aten._to_copy.default"
 #: The op that checks a number on which the course of the step depends.
 CHECK = "schedcast.expect.default"
 

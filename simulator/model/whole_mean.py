@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from simulator.model.capture.gradients import live
-from simulator.model.graph import CAST, NLL_MEANS, Count, Op, TrainingGraph, arguments_of
-from simulator.plan.bodies.opcall import OpCall
+from simulator.model.graph import NLL_MEANS, Count, Op, TrainingGraph, arguments_of
+from simulator.plan.bodies.opcall import CAST, OpCall
 from simulator.plan.task import BACKWARD, BUFFER, FORWARD, INPUT, SCRATCH, Operand, Value
 from simulator.plan.tensors import contiguous
 from traces.errors import Code, SchedcastError

@@ -28,7 +28,7 @@ from simulator.papers.deepa_claims import (
 from simulator.papers.deepa_figures import Layers, pictures
 from simulator.papers.predicting import Steps, StepsByStrategy, figure, first_refusal, ratio, speedup, status_of
 from simulator.papers.registry import line
-from simulator.predict.preset import preset_target
+from simulator.predict.target import preset_target
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.configurations import layer_called
 from simulator.strategies.sharding.costs.exact import LayerCost, layer_costs

@@ -9,7 +9,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.scaled import AS_IT_IS, Scale, scaled
 from simulator.model.job import Job
-from simulator.predict.preset import preset_target
+from simulator.predict.target import preset_target
 from simulator.strategies import owt
 from simulator.strategies.sharding import search
 from simulator.strategies.sharding.configuration import Configuration

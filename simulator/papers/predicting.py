@@ -13,10 +13,8 @@ from simulator.machine.presets import PYTORCH
 from simulator.machine.scaled import Scale, scaled
 from simulator.model.job import Job
 from simulator.plan.task import Resource, Task
-from simulator.predict.forecast import Forecast
-from simulator.predict.planned import answer
-from simulator.predict.preset import preset_target
-from simulator.predict.target import Target
+from simulator.predict.forecast import Forecast, answer
+from simulator.predict.target import Target, preset_target
 from traces import units
 from traces.documents.comparison import Shares
 from traces.documents.profile import Profile

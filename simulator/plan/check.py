@@ -7,9 +7,8 @@ from typing import NamedTuple
 from simulator.machine.machine import HOST, Machine
 from simulator.plan.contents import PlanContents
 from simulator.plan.messages import deadlocks
-from simulator.plan.pieces import box_of
 from simulator.plan.task import BUFFER, CARRIED_KINDS, INPUT, OPTIMIZER_STATE, PARAMETER, Operand, Segment, Task, Value
-from simulator.plan.tensors import extent_bytes
+from simulator.plan.tensors import box_of, extent_bytes
 from simulator.plan.text_lines import abridged_lines
 from traces.errors import Code, SchedcastError
 

@@ -122,7 +122,7 @@ class PlanContents:
 
     @cached_property
     def gradient_sources(self) -> dict[str, Operand]:
-        """By name in `gradients`, the parameter of the job that it is the gradient of, or the piece of that parameter (`plan.pieces`).
+        """By name in `gradients`, the parameter of the job that it is the gradient of, or the piece of that parameter (`plan.tensors`).
 
         A name that is no value of the plan, or one without a source, is that of a whole parameter of the job.
         """

@@ -12,9 +12,9 @@ from math import inf
 
 from simulator.machine.machine import FREE, Machine
 from simulator.plan.messages import blocking_pairs
-from simulator.plan.pieces import Box, covers
 from simulator.plan.plan import Plan, program
 from simulator.plan.task import Operand, Task
+from simulator.plan.tensors import Box, covers
 from traces.process import gc_paused
 
 #: (period, index in the period) of an execution.

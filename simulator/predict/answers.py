@@ -1,17 +1,16 @@
 """What the strategies of one job take on one target: their forecasts beside each other, and the documents that every door prints."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from simulator.engine.utilization import planned_mfu
 from simulator.model.job import Job
 from simulator.predict.discrepancy import shipped_speedup_discrepancy, speedup_accuracy
-from simulator.predict.forecast import Forecast
+from simulator.predict.forecast import NONE, Forecast, answer
 from simulator.predict.intervals import Interval, faster_probability, speedup_interval
 from simulator.predict.largest_batch import Fitting, fitting
-from simulator.predict.planned import NONE, answer
 from simulator.predict.target import Target, references
 from simulator.predict.waterfall import waterfall
 from traces.documents.comparison import BASELINE, PYTORCH, Prediction
@@ -71,14 +70,23 @@ class Answers:
         return document.model_copy(update={"largest_batch": batch, "batch_sought": True, "would_fit": changes, "changes_sought": tried})
 
 
-def answers(job: Job, texts: Sequence[str], target: Target, shared: Mapping[str, str] = NONE, runs: bool = False) -> Answers:
+def answers(
+    job: Job,
+    texts: Iterable[str],
+    target: Target,
+    shared: Mapping[str, str] = NONE,
+    runs: bool = False,
+    known: Callable[[str], Forecast | Refusal] | None = None,
+) -> Answers:
     """Forecast every strategy of `texts` (`NAME[:option=value,...]`).
 
-    The `references` and the baseline come first, whether or not they are asked for. `runs`: as in `planned.answer`.
+    The `references` and the baseline come first, whether or not they are asked for. `runs`: as in `answer`. `known`: what gives the
+    forecast of a strategy instead, if forecasts are kept.
     """
+    predict = known or (lambda text: answer(job, text, target, shared, runs))
     with gc_paused():  # once for all strategies: each end of a pause walks the heap
         every = dict.fromkeys([*references(target.machine), BASELINE, *texts])
-        return Answers(job, target, {text: answer(job, text, target, shared, runs) for text in every}, shared)
+        return Answers(job, target, {text: predict(text) for text in every}, shared)
 
 
 def paired_interval(baseline: Forecast, other: Forecast) -> Interval:

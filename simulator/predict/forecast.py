@@ -1,9 +1,14 @@
-"""Predict a plan: costs, simulation, interval and memory."""
+"""From a job and the text of a strategy to its plan and its forecast: costs, simulation, interval and memory.
+
+`forecast` predicts a plan on a target, `answer` a job under a strategy there.
+"""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from types import MappingProxyType
+from typing import TypeVar
 
 from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
@@ -13,6 +18,7 @@ from simulator.engine.memory.over_time import Scratch, bytes_by_memory, excess_b
 from simulator.engine.segments import SimulatedSegment, phases, shown_iterations, switching, weights
 from simulator.engine.simulation import GRAPH, simulate, timed_simulation
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.dependencies import Dependencies, dependencies_of
 from simulator.plan.plan import Plan
 from simulator.plan.task import Segment
@@ -33,9 +39,15 @@ from simulator.predict.repeated import Group, NotRepeatedError, repeated_group
 from simulator.predict.sensitivity import issued_seconds, sensitivity
 from simulator.predict.target import Target
 from simulator.predict.waterfall import StepParts, step_parts, task_seconds
+from simulator.strategies import registry as strategies
 from traces.documents.comparison import MemoryNeed, Shares
 from traces.documents.timeline import AtPeak, Timeline
+from traces.errors import Refusal, SchedcastError
 from traces.process import gc_paused
+
+Predicted = TypeVar("Predicted")
+#: The options of `--set`: none.
+NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -218,3 +230,87 @@ def _with_kinds(timeline: Timeline, plan: Plan, machine: Machine) -> Timeline:
     """The timeline with its memory by kind, and the sizes of the devices' memories."""
     limits = {device: machine.memory(device).size_bytes for device in plan.devices}
     return with_memory(timeline, plan, timeline.memory, limits, Scratch.of(plan, machine, timeline.mode == GRAPH))
+
+
+def plan_of(job: Job, text: str, target: Target, shared: Mapping[str, str] = NONE, few: int = 0) -> Plan:
+    """Return the plan of `NAME[:option=value,...]`. `shared`: options of every strategy that has them.
+
+    `few`: as in `Job`; a plan that leaves out microbatches is only predicted.
+
+    Raises SchedcastError if the strategy cannot run the job on the machine.
+    """
+    strategy, options = strategies.parse(text, shared)
+    own = target.planning(strategy)
+    return strategy.plan(job.in_few(few), own.machine, own.costs, options)
+
+
+def _in_few(predict: Callable[[int], Predicted]) -> Predicted:
+    """Predict with few of many microbatches where that gives the step of all (`predict.repeated`), else with more, or with all.
+
+    `predict(few)` predicts the plan of a job with this `Job.few`.
+    """
+    with gc_paused():  # planning walks the heap as often as simulating would
+        for few in (1, 2):
+            try:
+                return predict(few)
+            except NotRepeatedError:
+                continue
+        return predict(0)
+
+
+def forecast_of(planned: Callable[[int], Plan], target: Target) -> Forecast:
+    """Forecast a plan with few of many microbatches where that gives the step of all. `planned(few)`: of a job with this `Job.few`."""
+    return _in_few(lambda few: forecast(planned(few), target))
+
+
+def answer(job: Job, text: str, target: Target, shared: Mapping[str, str] = NONE, runs: bool = False) -> Forecast | Refusal:
+    """Forecast one strategy (`NAME[:option=value,...]`), or return why it cannot be. `runs`: of the plan that an executor runs."""
+    try:
+        if not runs:
+            return forecast_of(lambda few: plan_of(job, text, target, shared, few), target)
+        with gc_paused():
+            return forecast(plan_of(job, text, target, shared), target)
+    except SchedcastError as error:
+        return Refusal.by(error)
+
+
+def memories_of(job: Job, text: str, target: Target, shared: Mapping[str, str] = NONE) -> tuple[MemoryNeed, ...]:
+    """The `memories` of the forecast, without the rest of it. Raises SchedcastError if the strategy cannot be planned."""
+
+    def predict(few: int) -> tuple[MemoryNeed, ...]:
+        plan = plan_of(job, text, target, shared, few)
+        if len(plan.segments) > 1 or plan.left_out is not None:
+            return forecast(plan, target).memories
+        own = target.running(plan)
+        plan.validate(own.machine)
+        dependencies = dependencies_of(plan, own.machine)
+        timeline, *_ = timed_simulation(plan, own.machine, own.costs.resolve(plan), own.mode, dependencies, own.costs.pair_multipliers)
+        held = bytes_by_memory(timeline.memory, own.machine)
+        return memory_needs(held, own.machine, reserved(held, plan, own.machine, dependencies, own.mode))
+
+    return _in_few(predict)
+
+
+def forecast_elsewhere(text: str, shared: Mapping[str, str], trained: Plan | None, job: Job, target: Target) -> Forecast:
+    """Return the forecast on another machine of the strategy `text`, whose plan `trained` is what trains on this machine.
+
+    The model is cut where the trained plan cuts it, whatever cuts would balance the other machine, since the cuts decide what is learnt.
+    A pipeline that is simulated on one device has its devices there. Raises SchedcastError if the machine cannot run it.
+    """
+    strategy, options = strategies.parse(text, shared)
+    known = {field.name: field.default for field in fields(options)}
+    changes = {}
+    if "placement" in known and trained is not None and trained.semantics.get("placement"):
+        changes["placement"] = trained.semantics["placement"]
+    if getattr(options, "on", None) == "simulated":
+        changes["on"] = known["on"]
+    try:
+        options = replace(options, **changes)
+        predicted = forecast_of(lambda few: strategy.plan(job.in_few(few), target.machine, target.costs, options), target)
+    except SchedcastError as error:
+        raise SchedcastError(f"--predict-on {target.machine.name}: {error}", error.code) from error
+    if not predicted.fits:
+        raise SchedcastError(
+            f"--predict-on {target.machine.name}: {text} does not fit its memory; choose a smaller batch or another machine"
+        )
+    return predicted

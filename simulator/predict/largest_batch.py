@@ -11,8 +11,7 @@ from simulator.engine.memory.over_time import TooLargeError, excess_bytes
 from simulator.model.checkpoint import choice
 from simulator.model.job import Job
 from simulator.plan.bodies.update import forms
-from simulator.predict.forecast import Forecast
-from simulator.predict.planned import NONE, memories_of
+from simulator.predict.forecast import NONE, Forecast, memories_of
 from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import Portion

@@ -10,12 +10,10 @@ from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Task
 from simulator.predict.answers import paired_interval
-from simulator.predict.forecast import Forecast
+from simulator.predict.forecast import Forecast, forecast_of, plan_of
 from simulator.predict.intervals import speedup_interval
 from simulator.predict.judgments import Judgment
-from simulator.predict.planned import forecast_of, plan_of
-from simulator.predict.preset import dense_precision, preset_target
-from simulator.predict.target import Target
+from simulator.predict.target import Target, dense_precision, preset_target
 from traces.documents.comparison import LOOPS, PYTORCH, PYTORCH_GRAPH
 
 #: The strategies that are plain PyTorch.

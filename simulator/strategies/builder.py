@@ -15,11 +15,11 @@ from simulator.engine.collectives.tasks import fetches
 from simulator.machine.machine import Machine
 from simulator.model.division.divide import UNDIVIDED, Division
 from simulator.model.gradients import GROWTH, SCALE, clip_steps, unscale_steps
-from simulator.model.graph import CAST, Op, TrainingGraph
+from simulator.model.graph import Op, TrainingGraph
 from simulator.model.job import Job
 from simulator.model.whole_mean import noted
 from simulator.plan.bodies.op_class import ADDED_PRODUCT, GROUPED_PRODUCT, PRODUCT
-from simulator.plan.bodies.opcall import ATTENTION, ListedOp, OpCall, OpList, drawn_part
+from simulator.plan.bodies.opcall import ATTENTION, CAST, ListedOp, OpCall, OpList, drawn_part
 from simulator.plan.bodies.update import STATE, Update, state_shape
 from simulator.plan.fusion import fused
 from simulator.plan.plan import Plan
@@ -58,10 +58,6 @@ Kept = Gradients | Literal["bucketed"]
 def kept_by(gradients: Gradients, replicas: int, sharded: bool) -> Kept:
     """What the builders of replicas do with gradients: DistributedDataParallel, which has buckets, sums held ones if nothing is sharded."""
     return "bucketed" if gradients == "held" and replicas > 1 and not sharded else gradients
-
-
-def _cast(dtype: str) -> OpCall:
-    return OpCall(CAST, '[{"$":0}]', json.dumps({"dtype": {"dtype": dtype}}, separators=(",", ":")))
 
 
 def _in_a_row(read: Operand, calls: Sequence[OpCall], write: Operand) -> list[ListedOp]:
@@ -168,7 +164,7 @@ class PlanBuilder(CopyValues):
             parts = [self._counted(name, m, given, counting, total.dtype) for m in self.microbatches]
             counting += _added(parts, total)
             write = self._operand(self.graph.values[name].operand(), 0)
-            cast = [_cast(write.dtype)] if write.dtype != total.dtype else []
+            cast = [OpCall.cast(write.dtype)] if write.dtype != total.dtype else []
             dividing += _in_a_row(total, [*count.of_batch, *cast], write)
             writes.append(write)
         own = self._own
@@ -210,7 +206,7 @@ class PlanBuilder(CopyValues):
             steps.append(ListedOp(op.body, *operands))
         result = own(count.counted, count.ops[-1])
         counted = replace(result, value=f"{result.value}:number", dtype=dtype)
-        steps.append(ListedOp(_cast(dtype), (result,), (counted,)))
+        steps.append(ListedOp(OpCall.cast(dtype), (result,), (counted,)))
         return counted
 
     def forward(self, microbatch: int = 0, stream: int = 0) -> list[Task]:

@@ -6,8 +6,7 @@ from calibrate.verification import shortlist, worth_measuring
 from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
-from simulator.predict.forecast import forecast
-from simulator.predict.planned import plan_of
+from simulator.predict.forecast import forecast, plan_of
 from simulator.predict.target import Target
 from simulator.strategies.registry import family
 from tests.support.places import ROOT

@@ -12,7 +12,7 @@ from executors.tensors import job_tensors
 from executors.trainer import Trainer
 from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
-from simulator.predict.planned import plan_of
+from simulator.predict.forecast import plan_of
 from simulator.predict.target import Target
 from simulator.strategies.pipeline.staleness import staleness
 from tests.support.jobs import job_of

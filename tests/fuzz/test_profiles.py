@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+from dataclasses import replace
 
 import pytest
 import typer
@@ -10,21 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrate.identity import comparable_cpu
-from calibrate.placement import Placement
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import THIS_CPU
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
-from simulator.predict.planned import plan_of
+from simulator.predict.forecast import plan_of
 from simulator.predict.target import Target
 from tests.support.fuzzing import damaged, damaged_bytes, fuzzed, mostly, sound
 from traces.documents.profile import Contention, Dispatch, Interference, KeyCost, Profile, Stats, Transfer
 from traces.documents.profile_files import default_path
 from ui.commands import listing, predicting
+from ui.request import JobRequest, machine_named
 
 STRATEGIES = st.sampled_from(["baseline", "backward-fusion", "forward-fusion", "turbodl", "data-parallel"])
-PLACEMENTS = st.sampled_from(
-    [Placement(), Placement(), Placement(devices=2), Placement(devices=2, link="copy:0.5"), Placement(memory_limit_gb=1e-4)]
+ASKED = JobRequest("lenet5", 8, precision="fp32")
+REQUESTS = st.sampled_from(
+    [ASKED, ASKED, replace(ASKED, devices=2), replace(ASKED, devices=2, link="copy:0.5"), replace(ASKED, memory_limit=1e-4)]
 )
 
 
@@ -53,16 +55,16 @@ def sample(job):
     return json.loads(json.dumps({"schema": "schedcast.profile/1", **profile.model_dump(mode="json")}))
 
 
-def use(path, job, strategy, placement, as_json):
+def use(path, request, strategy, as_json):
     """List the profiles, then predict with the one at `path`, or with this machine's own if it is None."""
     with contextlib.redirect_stdout(io.StringIO()):
         listing.profiles(as_json)
-        machines = [THIS_CPU] if path is None else []
+        asked = replace(request, strategies=(strategy,), machine=machine_named(THIS_CPU if path is None else None, path))
         with contextlib.suppress(typer.Exit):  # it does not fit
-            predicting.predict([job], [strategy], [], path, machines, placement, None, False, as_json)
+            predicting.predict([asked], timeline=None, show_plan=False, as_json=as_json)
 
 
-def test_a_damaged_cpu_profile_is_used_or_refused(job, sample, tmp_path, monkeypatch):
+def test_a_damaged_cpu_profile_is_used_or_refused(sample, tmp_path, monkeypatch):
     monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path))
     own = default_path(comparable_cpu().name)
     own.parent.mkdir(parents=True)
@@ -70,19 +72,19 @@ def test_a_damaged_cpu_profile_is_used_or_refused(job, sample, tmp_path, monkeyp
     contents = mostly(st.just(text) | damaged(sample).map(lambda document: json.dumps(document).encode()), damaged_bytes(text))
 
     @fuzzed(40)
-    @given(contents, STRATEGIES, PLACEMENTS, st.booleans(), st.booleans())
-    def check(content, strategy, placement, by_name, as_json):
+    @given(contents, STRATEGIES, REQUESTS, st.booleans(), st.booleans())
+    def check(content, strategy, request, by_name, as_json):
         own.write_bytes(content)
-        with sound("CPU profile", (content, strategy, placement, by_name, as_json)):
-            use(own if by_name else None, job, strategy, placement, as_json)
+        with sound("CPU profile", (content, strategy, request, by_name, as_json)):
+            use(own if by_name else None, request, strategy, as_json)
 
     check()
 
 
-def test_the_sample_itself_is_usable(job, sample, tmp_path, monkeypatch):
+def test_the_sample_itself_is_usable(sample, tmp_path, monkeypatch):
     monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path))
     own = default_path(comparable_cpu().name)
     own.parent.mkdir(parents=True)
     own.write_text(json.dumps(sample))
     for path in (own, None):
-        use(path, job, "turbodl", Placement(), False)
+        use(path, ASKED, "turbodl", False)

@@ -14,7 +14,7 @@ from simulator.strategies import registry as strategies
 from tests.support.fuzzing import fuzzed, mostly, sound
 from tests.support.jobs import planned
 from tests.support.option_texts import requests, shared
-from ui.commands.job_options import requested
+from ui.request import JobRequest
 
 
 @fuzzed(300)
@@ -22,7 +22,7 @@ from ui.commands.job_options import requested
 def test_options_are_read_or_refused(request):
     texts, pairs = request
     with sound("options", (texts, pairs)):
-        requested(texts, pairs)
+        JobRequest("lenet5", settings=tuple(pairs), strategies=tuple(texts)).chosen()
 
 
 def test_options_are_used_or_refused():

@@ -294,11 +294,10 @@ def check_times(plan, times) -> None:
 
 def on_gpus(channel) -> dict[str, float]:
     """The same on simulated GPUs, one for each process; they fail where their streams race. A plan of each kind is traced too."""
-    from calibrate.distributed.testbeds import replicated
     from calibrate.numerics import STEPS, References, compare
     from executors.cuda.torch_driver import gpu
     from executors.distributed.backend import DistributedBackend
-    from simulator.machine.presets import load_machine
+    from simulator.machine.presets import load_machine, replicated
     from simulator.model.job import Job
 
     machine = replicated(load_machine("h200"), channel.ranks.world)

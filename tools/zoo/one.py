@@ -12,8 +12,7 @@ from executors.cpu.backend import CpuBackend
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.predict.forecast import forecast
-from simulator.predict.planned import plan_of
+from simulator.predict.forecast import forecast, plan_of
 from simulator.predict.target import Target
 from tools.zoo.models import ENTRIES, Entry
 from traces.errors import SchedcastError

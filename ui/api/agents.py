@@ -6,11 +6,14 @@ Tools read the traces that they are given and no other file, and run no code but
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from traces.errors import SchedcastError
 from ui.api import facade
-from ui.request import JobRequest, check_steered, stored_profiles
+from ui.request import JobRequest, check_steered, optimizer_and_form
+
+if TYPE_CHECKING:
+    from ui.api.predicted import Predicted
 
 INSTRUCTIONS = """Schedcast forecasts how long a training step of a neural network takes, whether it fits, and what would make it faster.
 Every figure has a 90 % interval: two figures whose intervals overlap may be equal, and "cannot tell" means that. Times are of one training
@@ -58,6 +61,12 @@ def skill() -> str:
 def tools(models: list[str]) -> list[Callable[..., str]]:
     """The tools. Their names, arguments and docstrings are what an agent sees; they answer in words."""
 
+    def asked(request: JobRequest) -> "Predicted":
+        from ui.api.predicted import answer
+
+        check_steered(request, models)
+        return answer(request, asked=request.strategies)
+
     def predict(
         model: str,
         machine: str,
@@ -76,20 +85,16 @@ def tools(models: list[str]) -> list[Callable[..., str]]:
         `names`). strategies: NAME or NAME:option=value, such as turbodl, backward-fusion, gpipe; plain PyTorch is always there.
         image_size: the side of an image, or the length of a sequence. scale: factors of the machine's figures, such as {"memory": 2}.
         """
-        texts = tuple(strategies or ())
-        check_steered(JobRequest(model, machine=machine, strategies=texts), models)
-        answer = facade.predict(
-            model, batch, on=stored_profiles().get(machine, machine), optimizer=optimizer, precision=precision, image_size=image_size,
-            devices=devices, memory_limit=memory_limit_gb,
+        request = JobRequest(
+            model, batch, image_size, **optimizer_and_form(optimizer), precision=precision, machine=machine, devices=devices,
+            memory_limit=memory_limit_gb, strategies=tuple(strategies or ()),
         )  # fmt: skip
-        answer = answer.what_if(**scale) if scale else answer
-        return repr(answer.compare(*texts) if texts else answer)
+        answer = asked(request)
+        return repr(answer.what_if(**scale) if scale else answer)
 
     def search(model: str, machine: str, batch: int | None = None, memory_limit_gb: float | None = None, devices: int | None = None) -> str:
         """Which schedule trains a model fastest on a machine, and how sure that is. Takes up to a minute. Arguments as in `predict`."""
-        check_steered(JobRequest(model, machine=machine), models)
-        place = stored_profiles().get(machine, machine)
-        return repr(facade.search(model, batch, on=place, memory_limit=memory_limit_gb, devices=devices))
+        return repr(facade.search(asked(JobRequest(model, batch, machine=machine, devices=devices, memory_limit=memory_limit_gb))))
 
     def replay(trace: str, what_if: list[str] | None = None) -> str:
         """Why a GPU is idle in a recorded training step, and what would make it faster.

@@ -47,10 +47,8 @@ def predict(
 
     Raises SchedcastError, in one line, for what cannot be captured or predicted.
     """
-    from calibrate.placement import Placement
     from ui.api import predicted
 
-    placement = Placement.from_options("cpu", devices, mode, "alias", None, memory_limit)
     return predicted.predict(
         model,
         batch,
@@ -61,7 +59,7 @@ def predict(
         optimizer=optimizer,
         strategy=strategy,
         samples=samples,
-        placement=placement,
+        place={"devices": devices, "memory_limit": memory_limit, "mode": mode},
         fields_of_job=job,
     )
 

@@ -12,16 +12,13 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from calibrate.placement import Placement, check_names
-from calibrate.profiles import target_for
-from simulator.machine.presets import THIS_CPU, THIS_GPU, device_count
+from simulator.machine.presets import THIS_CPU, THIS_GPU
 from simulator.machine.scaled import ABOUT, scale_of
 from simulator.model.built import float_type, tensors_of
 from simulator.model.factory import LIVE
 from simulator.model.job import Job
 from simulator.model.live import live_factory, undisturbed
 from simulator.model.tokens import tokens_of
-from simulator.model.usual_batch import usual_batch
 from simulator.predict.answers import Answers, answers
 from simulator.predict.normal import normal
 from simulator.predict.target import Target, references
@@ -88,17 +85,20 @@ class Speed(Shown):
 class Predicted(Shown):
     """The predicted step of a job: of plain PyTorch, or of a strategy, beside what else was asked.
 
-    `job`, `machine` (its name, or the file of a profile) and `placement` say what was predicted; `chosen` is the strategy that the figures
-    are of. `answers`: the forecasts of all strategies that were asked for.
+    `request`: what was predicted; `chosen` is the strategy that the figures are of. `asked`: those that are shown. `answers`: the
+    forecasts of all of them, and of those that they are compared with.
     """
 
-    job: Job
-    machine: str
-    placement: Placement
+    request: JobRequest
     chosen: str
     asked: tuple[str, ...]
     answers: Answers = field(compare=False)
     owner: Any = field(default=None, compare=False)  # the factory of a live module, which lives as long as an answer about it
+
+    @property
+    def job(self) -> Job:
+        """The training job, with its graphs."""
+        return self.answers.job
 
     @property
     def step_s(self) -> float:
@@ -159,7 +159,7 @@ class Predicted(Shown):
     @typed
     def compare(self, *strategies: str) -> "Predicted":
         """Predict these strategies (NAME or NAME:option=value,...) beside plain PyTorch, and print them as one table."""
-        return _predicted(self.job, self.machine, self.placement, self.chosen, (*self.asked, *strategies), self.owner)
+        return answer(self.request, self.chosen, (*self.asked, *strategies), self.owner, self.job)
 
     def what_if(self, /, **changes: Any) -> "Predicted":
         """Predict again with something changed.
@@ -169,19 +169,17 @@ class Predicted(Shown):
         `checkpoint="full"`, `attention="cudnn"`, `image_size=` or `seq=`. So are `on="a100"`, `devices=4` and `memory_limit=` (GB).
         Raises SchedcastError for any other name.
         """
+        request = self.request
         scale = {name: changes.pop(name) for name in list(changes) if name in ABOUT}
-        placement = self.placement
         if scale:
-            known = {name: getattr(placement.scale, name) for name in ABOUT} | scale
-            placement = replace(placement, scale=scale_of(",".join(f"{name}={factor}" for name, factor in known.items())))
-        if "devices" in changes or "memory_limit" in changes:
-            limit = changes.pop("memory_limit", placement.memory_limit_gb)
-            placement = replace(placement, devices=changes.pop("devices", placement.devices), memory_limit_gb=limit)
-        machine = str(changes.pop("on", self.machine))
+            known = {name: getattr(scale_of(request.scale), name) for name in ABOUT} | scale
+            request = replace(request, scale=",".join(f"{name}={factor}" for name, factor in known.items()))
+        place = {name: changes.pop(name) for name in ("devices", "memory_limit") if name in changes}
+        machine = str(changes.pop("on", request.machine))
         if isinstance(text := changes.get("optimizer"), str) and ":" in text:
             changes |= optimizer_and_form(text)
-        job = replace(self.job, **_job_fields(changes, "what_if", [*ABOUT, "on", "devices", "memory_limit"]))
-        return _predicted(job, machine, placement, self.chosen, self.asked, self.owner)
+        changes = _job_fields(changes, "what_if", [*ABOUT, "on", "devices", "memory_limit"])
+        return answer(replace(request, machine=machine, **place, **changes), self.chosen, self.asked, self.owner)
 
     @typed
     def normal(self, measured_s: float | None = None) -> Speed:
@@ -291,35 +289,34 @@ def predict(
     optimizer: Any,
     strategy: str | None,
     samples: int | None,
-    placement: Placement,
+    place: Mapping[str, Any],
     fields_of_job: Mapping[str, Any],
 ) -> Predicted:
-    """See `schedcast.predict`, which has the defaults."""
+    """See `schedcast.predict`, which has the defaults. `place`: the fields of a request that say where."""
     owner = None
     settings = {**_optimizer(optimizer), **_job_fields(fields_of_job, "predict", ["on", "devices", "memory_limit", "mode"])}
     if isinstance(model, torch.nn.Module):
         if target is None and step is None:
             batch, target = _divided(model, batch)
         with undisturbed():
-            owner, count = live_factory(model, batch, target, loss, samples, step)
-        job = Job(**{"model": owner.name, "batch": count, "precision": _precision(model), **settings})
+            owner, batch = live_factory(model, batch, target, loss, samples, step)
+        settings = {"precision": _precision(model), **settings}
+        if on is None and any(p.is_cuda for p in model.parameters()):
+            on = THIS_GPU
     elif not isinstance(model, str | Path):
         raise SchedcastError(
             f"predict takes a torch.nn.Module or a model's name, not {type(model).__name__}; make the module first", Code.MODEL
         )
-    else:
-        count = usual_batch(str(model), placement.devices or device_count(str(on))) if batch is None else batch
-        job = Job(**{"model": str(model), "batch": count, "precision": "default", **settings})
-    if on is None:
-        on = THIS_GPU if isinstance(model, torch.nn.Module) and any(p.is_cuda for p in model.parameters()) else THIS_CPU
-    check_names(placement)
-    return _predicted(job, str(on), placement, strategy or PYTORCH, (PYTORCH,), owner)
+    named = str(model) if owner is None else owner.name
+    request = JobRequest(**{"model": named, "batch": batch, "machine": str(THIS_CPU if on is None else on), **place, **settings})
+    return answer(request, strategy or PYTORCH, owner=owner)
 
 
-def _predicted(job: Job, machine: str, placement: Placement, chosen: str, asked: tuple[str, ...], owner: Any) -> Predicted:
-    profile = Path(machine) if machine.endswith(".json") else None
+def answer(request: JobRequest, chosen: str = PYTORCH, asked: tuple[str, ...] = (), owner: Any = None, job: Job | None = None) -> Predicted:
+    """Predict plain PyTorch, `chosen` and what else is asked. `owner`: the factory of a live module. `job`: the request's, if made."""
+    job = job or request.job()
     with around(job):
-        target = target_for(job, profile, None if profile else machine, placement)
+        target = request.target(job)
         asked = tuple(dict.fromkeys([PYTORCH, *asked, chosen]))
         if len(asked) > 1:  # a comparison has all loops that a user may run
             asked = tuple(dict.fromkeys([PYTORCH, *(text for text in references(target.machine) if text in PARALLEL_LOOPS), *asked]))
@@ -327,7 +324,7 @@ def _predicted(job: Job, machine: str, placement: Placement, chosen: str, asked:
     if chosen == PYTORCH and PYTORCH not in own.known:  # the answer says why; our executor's own loop is the nearest
         chosen, asked = "baseline", tuple(dict.fromkeys([*asked, "baseline"]))
     own.forecast(chosen)
-    return Predicted(job, machine, placement, chosen=chosen, asked=asked, answers=own, owner=owner)
+    return Predicted(request, chosen=chosen, asked=asked, answers=own, owner=owner)
 
 
 def _job_fields(given: Mapping[str, Any], door: str, others: Sequence[str]) -> dict[str, Any]:
@@ -336,7 +333,7 @@ def _job_fields(given: Mapping[str, Any], door: str, others: Sequence[str]) -> d
     `door`: the function that was called; `others`: what it takes besides, by itself, to name it in the refusal.
     """
     named = {"image_size" if name == "seq" else name: value for name, value in given.items()}
-    names = [each.name for each in fields(Job) if each.init and each.name != "model"]
+    names = [each.name for each in fields(Job) if each.name in JobRequest.__dataclass_fields__ and each.name != "model"]
     if unknown := sorted(set(named) - set(names)):
         raise SchedcastError(f"{door} knows no {unknown[0]!r}; expected one of {', '.join([*others, *names, 'seq'])}", Code.NAME)
     return named

@@ -3,10 +3,8 @@
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibrate.placement import Placement
 from calibrate.profiles import open_profile
 from simulator.machine.presets import THIS_CPU
 from simulator.machine.scaled import AS_IT_IS
@@ -18,6 +16,7 @@ from traces.documents.verdict import is_judged
 from traces.errors import SchedcastError
 from traces.files import check_writable
 from traces.units import rough_time
+from ui.request import JobRequest
 from ui.service import jobs as shared_jobs
 
 if TYPE_CHECKING:
@@ -35,15 +34,15 @@ class TimeIsUpError(Exception):
     """Measuring has taken MOST_S."""
 
 
-def measured_at_once(answers: Sequence[Answers], profile: Path | None, placement: Placement, wanted: bool | None, quiet: bool) -> bool:
+def measured_at_once(answers: Sequence[Answers], request: JobRequest, wanted: bool | None, quiet: bool) -> bool:
     """Measure the missing costs of answers about one target if that is this CPU, and return whether the profile has more costs now.
 
-    `wanted`: measure whatever it takes, or never; None: only if the profile has measured too little for a verdict, and if measuring takes
-    less than AT_ONCE_S. `quiet`: no progress bar. Raises SchedcastError if it is wanted for another machine.
+    `request`: of one of them. `wanted`: measure whatever it takes, or never; None: only if the profile has measured too little for a
+    verdict, and if measuring takes less than AT_ONCE_S. `quiet`: no progress bar. Raises SchedcastError if that is another machine.
     """
     if wanted is False:
         return False
-    if why := _why_not(answers[0], profile, placement):
+    if why := _why_not(answers[0], request):
         if wanted:
             raise SchedcastError(f"--calibrate measures this machine's CPU, and {why}; leave out --calibrate")
         return False
@@ -55,19 +54,19 @@ def measured_at_once(answers: Sequence[Answers], profile: Path | None, placement
         known = _quick_enough(known)
         if known is None:
             return False
-    return _measure(known, profile, placement, MOST_S if wanted is None else None, quiet)
+    return _measure(known, request, MOST_S if wanted is None else None, quiet)
 
 
-def _why_not(answers: Answers, profile: Path | None, placement: Placement) -> str:
+def _why_not(answers: Answers, request: JobRequest) -> str:
     """Why the costs behind answers cannot be measured here; empty if they can."""
-    model = answers.target.costs
+    model, placement = answers.target.costs, request.placement()
     if placement.ranks is not None:
         return "this prediction is about several processes"
     if placement.scale != AS_IT_IS:
         return f"--scale {placement.scale.text} makes another of it"
     if model.machine.name != THIS_CPU:
         return f"{model.machine.name} is another"
-    return "" if shared_jobs.measured_here(model) else f"profile {profile} is of another"
+    return "" if shared_jobs.measured_here(model) else f"profile {request.profile} is of another"
 
 
 def _quick_enough(known: Known) -> Known | None:
@@ -87,15 +86,15 @@ def _quick_enough(known: Known) -> Known | None:
     return None
 
 
-def _measure(known: Known, path: Path | None, placement: Placement, most_s: float | None, quiet: bool) -> bool:
+def _measure(known: Known, request: JobRequest, most_s: float | None, quiet: bool) -> bool:
     from calibrate.cpu.sampler import ROUNDS
     from calibrate.planned import calibration_seconds
     from calibrate.testbeds import monitor_of, testbed_for
     from ui.commands.quiet import note_others, wait_for_quiet
 
     first = next(iter(known))
-    testbed = testbed_for(placement, first.precision)
-    profile, place = open_profile(path, True, testbed.identity)
+    testbed = testbed_for(request.placement(), first.precision)
+    profile, place = open_profile(request.profile, True, testbed.identity)
     check_writable(place)
     seconds = sum(calibration_seconds(own.values(), ROUNDS) for own in known.values())
     what = "this job" if len(known) == 1 else f"{len(known)} jobs"

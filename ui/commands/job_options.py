@@ -6,18 +6,18 @@ Loads the simulator when an option is completed or checked, and never PyTorch.
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from simulator.model.usual_batch import source_file
 from traces.errors import SchedcastError
 from traces.units import read_integer
-from ui.request import DECLARED, JobRequest, Option, optimizer_and_form
+from ui.request import DECLARED, JobRequest, Option, machine_named, optimizer_and_form
 
 
 def complete_models(incomplete: str) -> list[str]:
@@ -53,32 +53,6 @@ def _beginning(incomplete: str, names) -> list[str]:
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
 
 
-def settings(pairs: Sequence[str]) -> dict[str, str]:
-    """Return the OPTION=VALUE pairs of `--set` as a dictionary. Raises SchedcastError for anything else."""
-    values = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not (name and equals and value):
-            raise SchedcastError(f"--set {pair!r} is not option=value; give it as in --set update_stream=on")
-        values[name] = value
-    return values
-
-
-def requested(texts: list[str], pairs: Sequence[str], devices: int = 1) -> tuple[list[str], dict[str, str]]:
-    """Return the requested strategies (default: all that can use `devices` devices) and the options of `--set`.
-
-    Raises SchedcastError for an unknown strategy or option.
-    """
-    from simulator.strategies import registry as strategies
-
-    shared = settings(pairs)
-    chosen = texts or strategies.names(devices)
-    strategies.check_shared(chosen, shared)
-    for text in chosen:
-        strategies.parse(text, shared)
-    return chosen, shared
-
-
 def inputs(model: str, profile: Path | None = None) -> list[tuple[str, Path | None]]:
     """Return the files that a command reads, with their options: outputs must not overwrite them. Every stored profile is one."""
     from traces.documents.profile_files import list_profiles
@@ -86,11 +60,10 @@ def inputs(model: str, profile: Path | None = None) -> list[tuple[str, Path | No
     return [("--model", source_file(model)), ("--profile", profile), *(("a profile of this machine", path) for path in list_profiles())]
 
 
-if TYPE_CHECKING:
-    from simulator.model.job import Job
-
 #: Parameters that `takes_job` passes in place of the options.
-_PASSED = ("job", "jobs", "placement", "settings")
+_PASSED = ("request", "requests")
+#: Fields of a request that commands offer in their own words, by the names of their parameters.
+_FIELDS = {"strategy": "strategies", "tries": "tries", "host": "host", "scale": "scale"}
 
 
 def _show_all(context: typer.Context, wanted: bool) -> None:
@@ -132,11 +105,11 @@ def _batches(batch: Option) -> Option:
 
 
 def takes_job(*, memory_limit: bool = True, several: bool = False, optional: bool = False) -> Callable[[Callable], Callable]:
-    """Give a command the options of a job. The command receives `job: Job`, `placement: Placement` and `settings: list[str]` instead.
+    """Give a command the options of a job. The command receives `request: JobRequest` instead.
 
-    `settings` holds the OPTION=VALUE texts of --set. The --scale and --host of a command that has them are in the placement.
-    `memory_limit`: whether the command has --memory-limit. With `several`, --batch takes several values, and the command receives
-    `jobs: list[Job]` in place of `job`. With `optional`, a command without --model receives None as `job`.
+    What a command itself offers of a request, such as --strategy, --machine, --profile and --scale, is in the request alone.
+    `memory_limit`: whether the command has --memory-limit. With `several`, --batch and --machine take several values, and the command
+    receives `requests: list[JobRequest]`, one machine after the other. With `optional`, a command without --model receives one without.
     --help shows neither the options of a job that are rarely needed nor the command's own that are hidden; --help-all does.
     Options are listed in this order: model, the command's own required options, the other options of a job, the command's other options.
     """
@@ -160,24 +133,29 @@ def takes_job(*, memory_limit: bool = True, several: bool = False, optional: boo
 
             del values["help_all"]
             given = {option.name: values.pop(option.name) for option in shared}
-            if not given["model"] and optional:
-                if extra := [option.key for option in offered if given[option.name] not in (option.default, None, [])]:
-                    raise SchedcastError(f"--{extra[0]} is given without a model; add --model")
-                command(job=None, placement=JobRequest("").placement(), settings=[], **values)
-                return
-            given |= {"settings": tuple(given["settings"] or ()), **optimizer_and_form(given["optimizer"])}
+            extra = [option.key for option in offered if given[option.name] not in (option.default, None, [])]
+            if extra and not given["model"]:
+                raise SchedcastError(f"--{extra[0]} is given without a model; add --model")
+            given |= {"model": given["model"] or "", "settings": tuple(given["settings"] or ()), **optimizer_and_form(given["optimizer"])}
+            for name in _FIELDS.keys() & values.keys():
+                value = values.pop(name)
+                given[_FIELDS[name]] = value if name in ("host", "scale") else (value,) if isinstance(value, str) else tuple(value or ())
+            named, profile = values.pop("machine", None) or [], values.pop("profile", None)
+            machines = [named] if isinstance(named, str) else listed_values(named)
             batch = given.pop("batch")
-            batches: list[int | None] = ([*listed_numbers("--batch", batch or [])] or [None]) if several else [batch]
-            request = JobRequest(**given, **{name: values.pop(name) for name in ("host", "scale") if name in values})
+            request = JobRequest(**given, machine=machine_named(machines[0] if machines else None, profile))
+            if not request.model:
+                command(request=request, **values)
+                return
             check_built_in(request.model, request.image_size)  # before anything heavy is loaded
-            named = values.get("machine") or []
-            machines = listed_values([named] if isinstance(named, str) else named)
+            batches: list[int | None] = ([*listed_numbers("--batch", batch or [])] or [None]) if several else [batch]
             jobs = [replace(request, batch=each).job(machines) for each in batches]
-            if strategies := values.get("strategy"):  # the same for strategies and their options
-                requested([strategies] if isinstance(strategies, str) else strategies, request.settings)
-            passed = {"jobs": jobs} if several else {"job": jobs[0]}
-            with _usual_batch_named(jobs[0] if not batch else None):
-                command(**passed, placement=request.placement(), settings=list(request.settings), **values)
+            if request.strategies:
+                request.chosen()
+            request.placement()
+            requests = [replace(request, machine=name, batch=job.batch) for name in machines or [request.machine] for job in jobs]
+            with _usual_batch_named(requests[0] if not batch else None):
+                command(**({"requests": requests} if several else {"request": requests[0]}), **values)
 
         with_job.__dict__["__signature__"] = inspect.Signature(listed)
         with_job.__annotations__ = {parameter.name: parameter.annotation for parameter in listed}
@@ -187,19 +165,19 @@ def takes_job(*, memory_limit: bool = True, several: bool = False, optional: boo
 
 
 @contextmanager
-def _usual_batch_named(job: "Job | None") -> Iterator[None]:
-    """Say at the end which batch was used, if `job` has its model's usual one. A request that is refused gets the refusal alone."""
+def _usual_batch_named(request: JobRequest | None) -> Iterator[None]:
+    """Say at the end which batch was used, if `request` has its model's usual one. A request that is refused gets the refusal alone."""
     try:
         yield
     except typer.Exit:
-        _name_batch(job)
+        _name_batch(request)
         raise
-    _name_batch(job)
+    _name_batch(request)
 
 
-def _name_batch(job: "Job | None") -> None:
-    if job is not None:
-        print(f"schedcast: the batch was {job.batch}, a usual one of {job.model}; choose another with --batch", file=sys.stderr)
+def _name_batch(request: JobRequest | None) -> None:
+    if request is not None:
+        print(f"schedcast: the batch was {request.batch}, a usual one of {request.model}; choose another with --batch", file=sys.stderr)
 
 
 def listed_values(texts: list[str]) -> list[str]:

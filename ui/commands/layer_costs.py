@@ -1,11 +1,9 @@
 """`schedcast reproduce deepa --layer`: what dividing one layer costs."""
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from calibrate.placement import Placement
-from calibrate.profiles import target_for
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.papers import deepa
@@ -18,13 +16,16 @@ from traces.errors import SchedcastError
 from ui.commands.output import print_document
 from ui.present.tables import Grid, print_lines
 from ui.present.tables import console as terminal
+from ui.request import JobRequest
 from ui.service import jobs
 
 SCHEMA = "schedcast.deepa-cost/1"
 
 
-def of_paper(paper: str | None, job: Job | None, *, layer: str | None, left: Sequence[str], configs: Sequence[str], **asked: Any) -> None:
-    """Print the costs of a layer of `job` (default: the job and the machine of the DeePa paper), as `deepa_cost` does.
+def of_paper(
+    paper: str | None, request: JobRequest, *, layer: str | None, left: Sequence[str], configs: Sequence[str], **asked: Any
+) -> None:
+    """Print the costs of a layer of a request (without a model: of the job of the DeePa paper, and on its machine), as `deepa_cost` does.
 
     `left`: options of the command that are of whole papers. Raises SchedcastError for them, for other papers, and without a layer.
     """
@@ -33,34 +34,25 @@ def of_paper(paper: str | None, job: Job | None, *, layer: str | None, left: Seq
     if layer is None or left:
         problem = f"{left[0]} is of the whole paper; leave it out" if left else "a job or a configuration was given but no layer"
         raise SchedcastError(f"{problem}, as in schedcast reproduce deepa --layer {layer or 'fc6'} --config n=16")
-    if asked["machine_name"] is None and asked["profile"] is None and job is None:
-        asked["machine_name"] = deepa.PAPER.machine
-    deepa_cost(job or Job(*deepa.LAYER_JOB), layer=layer, configs=configs or [str(each) for each in deepa.FC6], **asked)
+    if not request.model:
+        model, batch = deepa.LAYER_JOB
+        request = replace(request, model=model, batch=batch, precision=Job.precision, machine=request.machine or deepa.PAPER.machine)
+    deepa_cost(request, layer=layer, configs=configs or [str(each) for each in deepa.FC6], **asked)
 
 
-def deepa_cost(
-    job: Job,
-    *,
-    settings: Sequence[str],
-    layer: str,
-    configs: Sequence[str],
-    input_config: str | None,
-    machine_name: str | None,
-    profile: Path | None,
-    placement: Placement,
-    as_json: bool,
-) -> None:
+def deepa_cost(request: JobRequest, *, layer: str, configs: Sequence[str], input_config: str | None, as_json: bool) -> None:
     """Print the costs of a layer in each configuration."""
-    if settings:
-        raise SchedcastError(f"--set {settings[0]}: no strategy is planned here; leave it out")
+    if request.settings:
+        raise SchedcastError(f"--set {request.settings[0]}: no strategy is planned here; leave it out")
     configurations = [Configuration.parse(text) for text in configs]
     given = Configuration.parse(input_config) if input_config is not None else None
-    target = target_for(job, profile, machine_name, placement)
+    job = request.job()
+    target = request.target(job)
     machine, model = target.machine, target.costs
     network = Network(job.graph())
     number = layer_called(network, layer)
     rows = layer_costs(network, machine, model, number, configurations, given)
-    jobs.caution(model, profile)
+    jobs.caution(model, request.profile)
     if as_json:
         print_document(document(job, machine, network.layers[number].name, rows))
         return

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from traces import units
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from simulator.model.workloads.language_models import LanguageModel
     from simulator.model.workloads.registry import Workload
     from traces.documents.profile import Profile
+    from traces.files import Table
 
 
 def models(as_json: bool, name: str | None = None) -> None:
@@ -100,17 +102,18 @@ def machines(as_json: bool, chosen: str | None = None) -> None:
     """
     from calibrate.profiles import own_gpu_profile, own_profile
     from simulator.machine.presets import THIS_CPU, THIS_GPU, gpu_machine, load_machine, machine_names, rated
-    from simulator.predict.preset import profile_of_preset
+    from simulator.predict.target import profile_of_preset
 
+    own = own_gpu_profile() if chosen in (None, THIS_GPU) else None
+    if chosen == THIS_GPU and own is None:
+        raise SchedcastError("this machine has no calibrated GPU; schedcast calibrate --device cuda measures it")
+    names = machine_names() if chosen is None else [name for name in (chosen,) if name != THIS_GPU]
     machines, profiles = [], []
-    for name in machine_names() if chosen is None else [chosen] if chosen != THIS_GPU else ():
+    for name in names:
         preset = load_machine(name)
         profile = own_profile() if name == THIS_CPU else profile_of_preset(name, preset)
         machines.append(rated(preset if profile is None else load_machine(name, profile)))
         profiles.append(profile)
-    own = own_gpu_profile() if chosen in (None, THIS_GPU) else None
-    if own is None and chosen == THIS_GPU:
-        raise SchedcastError("this machine has no calibrated GPU; schedcast calibrate --device cuda measures it")
     if own is not None:
         machines.append(gpu_machine(own))
         profiles.append(own)
@@ -157,12 +160,15 @@ def _machine(machine: "Machine", calibrated: str) -> None:
         print(f"Costs were measured on {calibrated}; predictions use them, and the figures above for what was not measured.")
 
 
-def rules(as_json: bool, pairs: Sequence[Path] = (), out: Path | None = None) -> None:
-    """List the what-if rules with their records on what others measured, and what is not predicted; or judge a user's own `pairs`."""
+def rules(as_json: bool, pairs: Mapping[Path, "Table | None"] = MappingProxyType({}), out: Path | None = None) -> None:
+    """List the what-if rules with their records on what others measured, and what is not predicted; or judge a user's own `pairs`.
+
+    `pairs`: files, and their tables where these were read already.
+    """
     from ui.commands import own_pairs
     from ui.present import rules as words
 
-    made = [judgment for path in pairs for judgment in own_pairs.judgments(path)]
+    made = [judgment for path, opened in pairs.items() for judgment in own_pairs.judgments(path, opened)]
     document = own_pairs.records(made) if pairs else words.documented()
 
     def show() -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from calibrate.cpu.testbed import CpuTestbed
-from calibrate.placement import Placement
 from calibrate.planned import plan_all
 from calibrate.profiles import open_profile, warn_if_foreign
 from calibrate.rounds import QUICK_ROUNDS, ROUNDS
@@ -42,6 +41,7 @@ from ui.present import report, sentences, tables, verdicts, waterfalls
 from ui.present.machines import partition_words
 from ui.present.tables import console as terminal
 from ui.present.tables import print_lines
+from ui.request import JobRequest
 from ui.service import jobs
 
 if TYPE_CHECKING:
@@ -82,16 +82,16 @@ def summary(traced: "Traced") -> list[str]:
 TRACED_SCHEMA = "schedcast.traced/1"
 
 
-def calibrate_from_trace(job: Job, trace: Path, strategies: list[str], output: Path | None, as_json: bool) -> None:
+def calibrate_from_trace(request: JobRequest, trace: Path, output: Path | None, as_json: bool) -> None:
     """Turn a trace into a profile and write it to `output`, which may have costs of the same GPU already."""
-    if strategies:
+    if request.strategies:
         raise SchedcastError("--from-trace takes the costs of the recorded step; leave out --strategy, and give it to predict")
     if output is None:
         raise SchedcastError("--from-trace makes a profile of the GPU in the trace; say where to write it with -o FILE")
-    check_outputs({"--output": output}, [("--model", source_file(job.model)), ("--from-trace", trace)])
+    check_outputs({"--output": output}, [("--model", source_file(request.model)), ("--from-trace", trace)])
     known = Profile.load(output) if os.path.exists(output) else None
     check_writable(output)
-    traced = profile_from_trace(trace, job)
+    traced = profile_from_trace(trace, request.job())
     if known is not None and (differences := known.matches(traced.profile.identity)):
         raise SchedcastError(f"profile {output} is of another machine ({'; '.join(differences)}); write to another file with -o")
     place = traced.profile.save(output)
@@ -107,14 +107,13 @@ def calibrate_from_trace(job: Job, trace: Path, strategies: list[str], output: P
 DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))
 
 
-def calibrate(
-    job: Job, texts: list[str], pairs: list[str], output: Path | None, placement: Placement, as_json: bool, wait_s: float = 0.0
-) -> None:
+def calibrate(request: JobRequest, output: Path | None, as_json: bool, wait_s: float = 0.0) -> None:
     """Measure the missing costs of the strategies' plans, by default of every strategy's default plan."""
-    testbed = testbed_for(placement, job.precision)
-    job = job.on(testbed.identity.kind)
+    placement = request.placement()
+    testbed = testbed_for(placement, request.precision)
+    job = request.job().on(testbed.identity.kind)
     mode = testbed.mode  # the placement's, unless this machine cannot run plans in it
-    chosen, shared = job_options.requested(texts, pairs, placement.plan_devices)
+    chosen, shared = request.chosen(placement.plan_devices), request.shared
     profile, place = open_profile(output, True, testbed.identity)
     if profile.matches(testbed.identity):
         raise SchedcastError(f"profile {place} is of another machine ({profile.identity.name}); write to another file with -o")
@@ -157,12 +156,9 @@ def _show_failures(profile: Profile) -> None:
 
 
 def validate(
-    job: Job,
-    texts: list[str],
-    pairs: list[str],
-    profile_path: Path | None,
+    request: JobRequest,
+    *,
     calibration: bool,
-    placement: Placement,
     out: Path | None,
     as_json: bool,
     quick: bool = False,
@@ -174,11 +170,11 @@ def validate(
 
     Exit with 1 if results differ from plain PyTorch's, or if nothing ran.
     """
-    testbed = testbed_for(placement, job.precision)
-    job = job.on(testbed.identity.kind)
-    chosen, shared = job_options.requested(texts, pairs, placement.plan_devices)
-    order = schedules.opened(schedule, texts, shared)
-    chosen = list(order.texts) or chosen
+    placement, profile_path = request.placement(), request.profile
+    testbed = testbed_for(placement, request.precision)
+    job = request.job().on(testbed.identity.kind)
+    chosen = request.chosen(placement.plan_devices)
+    order = schedules.opened(schedule, request.strategies, request.shared)
     check_outputs(
         {"--out": out and OutputFolder(out, REPORT), **order.outputs}, [*job_options.inputs(job.model, profile_path), *order.inputs]
     )

@@ -20,7 +20,7 @@ from simulator.replay.whatif.replayed import ask, replayed
 from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH
 from traces.documents.rule_records import RuleRecords
 from traces.errors import SchedcastError
-from traces.files import read_table
+from traces.files import Table, read_table
 from traces.units import read_number
 from ui.request import LINKED, JobRequest, Option, optimizer_and_form
 
@@ -38,13 +38,14 @@ def is_table(columns: Sequence[str]) -> bool:
     return NEEDED[0] in columns
 
 
-def judgments(path: Path) -> list[Judgment]:
+def judgments(path: Path, opened: Table | None = None) -> list[Judgment]:
     """What is predicted for the pairs of a file. A warning names each row that cannot be judged, which is left out.
 
-    Raises SchedcastError for a file that is no table of pairs, and the refusal of the first row if none can be judged.
+    `opened`: its table, if the header has been read. Raises SchedcastError for a file that is no table of pairs, and the refusal of the
+    first row if none can be judged.
     """
     made, refused = [], []
-    for line, row in _rows(path):
+    for line, row in _rows(path, opened or read_table(path, "file of pairs")):
         try:
             pair = _pair(row, path) if isinstance(row, dict) else _unreadable(row)
             made.append(judged(pair) if isinstance(pair, Pair) else pair)
@@ -64,8 +65,7 @@ def records(made: list[Judgment]) -> RuleRecords:
     return RuleRecords(records=tuple(record(rule, own) for (rule, _), own in by_rule(made).items()))
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, str] | str]]:
-    table = read_table(path, "file of pairs")
+def _rows(path: Path, table: Table) -> Iterator[tuple[int, dict[str, str] | str]]:
     columns = set(table.columns)
     missing, unknown = [name for name in NEEDED if name not in columns], sorted(columns - {*OWN, *_OPTIONS})
     if missing or unknown:

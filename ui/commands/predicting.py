@@ -1,34 +1,31 @@
 """`schedcast predict`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import typer
 from rich.console import Console
 
-from calibrate.placement import Placement
-from calibrate.profiles import target_for
-from simulator.model.job import DEFAULT, Job
+from simulator.model.job import DEFAULT
 from simulator.plan.text import outline, render
 from simulator.predict.answers import Answers, answers
 from simulator.predict.forecast import Forecast
 from simulator.predict.normal import normal
-from simulator.predict.target import references
-from simulator.strategies import registry as strategies
+from simulator.predict.target import plain_loops, references
 from traces.documents.comparison import BASELINE, PYTORCH, Prediction
 from traces.documents.predictions import Normal
 from traces.errors import Refusal, SchedcastError
 from traces.outputs import check_outputs
 from ui.commands import job_options, schedules
 from ui.commands.at_once import measured_at_once
-from ui.commands.job_options import listed_values
 from ui.commands.output import print_then_write
 from ui.present import labels, predictions, sentences, tables, waterfalls
 from ui.present.machines import partition_words, unmeasured_words
 from ui.present.predictions import answers_document, place, predictions_table
 from ui.present.tables import console as terminal
 from ui.present.tables import print_lines
+from ui.request import JobRequest
 from ui.service import jobs as shared_jobs
 
 
@@ -65,44 +62,39 @@ class Row(NamedTuple):
 
 
 def predict(
-    jobs: Sequence[Job],
-    texts: list[str],
-    pairs: list[str],
-    profile: Path | None,
-    machines: list[str],
-    placement: Placement,
+    requests: Sequence[JobRequest],
+    *,
     timeline: Path | None,
     show_plan: bool,
     as_json: bool,
+    details: bool = False,
     schedule: Path | None = None,
     calibration: bool | None = None,
     measured: float | None = None,
 ) -> None:
-    """Predict every combination of a job, a machine and a strategy, and print them. Exit with 1 if one does not fit in memory.
+    """Predict every strategy of requests that differ in batch and machine, and print them. Exit with 1 if one does not fit in memory.
 
-    Without `texts`, all strategies that can use the machine's devices; without `profile` and `machines`, this machine. `calibration`:
-    whether missing costs are measured first (`at_once.measured_at_once`). `measured`: seconds of a step to compare with the prediction.
+    Without strategies, the `plain_loops`, of which one must fit; `details`: explain them too. `calibration`: whether missing costs are
+    measured first (`at_once.measured_at_once`). `measured`: seconds of a step to compare with the prediction.
     """
-    texts, shared = list(dict.fromkeys(texts)), job_options.requested(texts, pairs)[1]
-    names = listed_values(machines) or [None]
-    one = len(jobs) == len(names) == len(texts) == 1
+    first, single = requests[0], len(requests) == 1
+    texts = list(dict.fromkeys(first.strategies))
+    one = single and len(texts) == 1
     if timeline is not None and not one:
         raise SchedcastError(f"--timeline {timeline} takes one prediction; give one --strategy, one --batch and one --machine")
-    order = schedules.opened(schedule, texts, shared)
-    if order.writes and not len(jobs) == len(names) == 1:
+    order = schedules.opened(schedule, texts, first.shared)
+    if order.writes and not single:
         raise SchedcastError(f"--schedule {schedule} does not exist, and writing it takes one --batch and one --machine; give one of each")
-    if measured is not None and not (measured > 0 and len(jobs) == len(names) == 1 and len(texts) < 2):
+    if measured is not None and not (measured > 0 and single and len(texts) < 2):
         raise SchedcastError(
             f"--measured {measured:g} is compared with one prediction; expected seconds above 0, one --batch, one --machine and at most one"
             " --strategy"
         )
-    check_outputs({"--timeline": timeline, **order.outputs}, [*job_options.inputs(jobs[0].model, profile), *order.inputs])
-    texts, shared = list(order.texts), order.options
+    check_outputs({"--timeline": timeline, **order.outputs}, [*job_options.inputs(first.model, first.profile), *order.inputs])
+    texts = list(order.texts)
     asked = [
-        _asked(
-            jobs, texts, shared, profile=profile, name=name, placement=placement, calibration=calibration, quiet=as_json, runs=order.writes
-        )
-        for name in names
+        _asked([each for each in requests if each.machine == machine], order, calibration, quiet=as_json)
+        for machine in dict.fromkeys(each.machine for each in requests)
     ]
     rows = [Row(each, text) for own in asked for each in own for text in (texts if one else _compared(each, texts))]
     predicted = [row for row in rows if row.refusal is None]
@@ -110,54 +102,53 @@ def predict(
         raise rows[0].refusal.error
     targets = [own[0].target for own in asked]
     for target in targets:
-        shared_jobs.caution(target.costs, profile)
-    shared_jobs.caution_precision((target.machine for target in targets if target.costs.precision == DEFAULT), jobs[0].precision)
+        shared_jobs.caution(target.costs, first.profile)
+    shared_jobs.caution_precision((target.machine for target in targets if target.costs.precision == DEFAULT), first.precision)
     print_then_write(
         as_json,
         lambda: _document(rows, one, show_plan, _normal(rows, texts, measured)),
-        lambda: (_print_one if one else _print_many)(rows, show_plan, _normal(rows, texts, measured)),
+        lambda: (
+            _print_one(rows[0], show_plan, _normal(rows, texts, measured))
+            if one
+            else _print_many(rows, bool(texts), details, show_plan, _normal(rows, texts, measured))
+        ),
         *order.writers({row.text: row.forecast for row in predicted}),
         None if timeline is None else lambda: rows[0].forecast.timeline.save(timeline),
     )
     if any(row.text in texts for row in rows if row.refusal is not None):
         raise typer.Exit(2)
-    asked_for = (row for row in predicted if row.text in texts or row.text not in references(row.answers.target.machine))
-    if not all(row.forecast.fits for row in asked_for):
+    fitting = [row for row in predicted if row.forecast.fits]
+    if texts:
+        every = all(row in fitting for row in predicted if row.text in texts)
+    else:
+        every = {row.where for row in fitting} == {row.where for row in rows}
+    if not every:
         raise typer.Exit(1)
 
 
-def _compared(own: Answers, texts: Sequence[str]) -> list[str]:
-    """The strategies of a table: the user's own loops, and those asked for, or all that can use the machine's devices."""
+def _compared(own: Answers, texts: Sequence[str]) -> Sequence[str]:
+    """The strategies of a table: those asked for below the user's own loops, or what is predicted without any."""
     machine = own.target.machine
-    return list(dict.fromkeys([*references(machine), *(texts or strategies.names(len(machine.devices)))]))
+    return list(dict.fromkeys([*references(machine), *texts])) if texts else plain_loops(machine)
 
 
-def _asked(
-    jobs: Sequence[Job],
-    texts: Sequence[str],
-    shared: Mapping[str, str],
-    profile: Path | None,
-    name: str | None,
-    placement: Placement,
-    calibration: bool | None,
-    quiet: bool,
-    runs: bool,
-) -> list[Answers]:
-    """The answers about each job on a machine, which are made anew if missing costs were measured.
+def _asked(requests: Sequence[JobRequest], order: schedules.ScheduleFile, calibration: bool | None, quiet: bool) -> list[Answers]:
+    """The answers to requests about one machine, which are made anew if missing costs were measured.
 
-    `runs`: of plans that executors run, as a schedule that is written is one.
+    They are about the strategies of `order`; a schedule that is written is of plans that executors run.
     """
+    jobs = [request.job() for request in requests]
 
     def made() -> list[Answers]:
-        target = target_for(jobs[0], profile, name, placement)
-        chosen = texts or strategies.names(len(target.machine.devices))
-        return [answers(job, chosen, target, shared, runs) for job in dict.fromkeys(jobs)]
+        target = requests[0].target(jobs[0])
+        chosen = order.texts or plain_loops(target.machine)
+        return [answers(job, chosen, target, order.options, order.writes) for job in jobs]
 
     asked = made()
-    wanted = [own.forecasts[text] for own in asked for text in (texts or own.forecasts)]
+    wanted = [own.forecasts[text] for own in asked for text in (order.texts or own.forecasts)]
     if all(isinstance(each, Refusal) for each in wanted):
         return asked  # what is refused needs no costs
-    return made() if measured_at_once(asked, profile, placement, calibration, quiet) else asked
+    return made() if measured_at_once(asked, requests[0], calibration, quiet) else asked
 
 
 def _normal(rows: Sequence[Row], texts: Sequence[str], measured_s: float | None) -> Normal | None:
@@ -182,11 +173,10 @@ def _document(rows: Sequence[Row], one: bool, show_plan: bool, speed: Normal | N
     return document | ({} if speed is None else {"normal": speed.document()})
 
 
-def _print_one(rows: Sequence[Row], show_plan: bool, speed: Normal | None) -> None:
+def _print_one(row: Row, show_plan: bool, speed: Normal | None) -> None:
     """Print the only prediction, the user's own loops' and the baseline's above it, and why they differ."""
-    (row,), console = rows, terminal()
-    own, target = row.answers, row.answers.target
-    _print_no_verdict(rows, console)
+    own, target, console = row.answers, row.answers.target, terminal()
+    _print_no_verdict([row], console)
     print_lines(console, predictions.fit_words(row.prediction), "bold red", mark="")
     texts = [text for text in dict.fromkeys((*references(target.machine), BASELINE, row.text)) if text in own.known]
     shown = [row.prediction if text == row.text else own.prediction(text) for text in texts]
@@ -213,8 +203,12 @@ def _print_no_verdict(rows: Sequence[Row], console: Console) -> None:
     print_lines(console, words, "bold yellow", mark="")
 
 
-def _print_many(rows: Sequence[Row], show_plan: bool, speed: Normal | None) -> None:
-    """Print one row per prediction, then what was refused, and then each prediction as if it were the only one."""
+def _print_many(rows: Sequence[Row], asked: bool, details: bool, show_plan: bool, speed: Normal | None) -> None:
+    """Print one row per prediction, then what was refused, and then each prediction as if it were the only one.
+
+    Unless strategies were `asked` for, the latter only with `details` or plans, and what would fit of a job that does not.
+    """
+    explained = asked or details or show_plan
     predicted, refused = ([row for row in rows if (row.refusal is not None) is failed] for failed in (False, True))
     machines = {row.answers.target.machine.name: row.answers.target.machine for row in rows}
     console = terminal()
@@ -226,10 +220,16 @@ def _print_many(rows: Sequence[Row], show_plan: bool, speed: Normal | None) -> N
     lines += [f"{row.text}, {row.where}: {row.refusal.words}" for row in refused]
     print_lines(console, filter(None, lines))
     print_normal(speed, console)
-    for row in (row for row in predicted if row.text != PYTORCH):
+    for row in predicted:
+        words = predictions.fit_words(row.prediction)
+        if (asked and row.text == PYTORCH) or not (words or explained):
+            continue
         print_lines(console, [f"\n{tables.prediction_label(row.prediction)}, {row.where}"], "bold", mark="")
-        print_lines(console, predictions.fit_words(row.prediction), "red", mark="")
-        _explain(console, row, show_plan)
+        print_lines(console, words, "red", mark="")
+        if explained:
+            _explain(console, row, show_plan)
+    if not explained:
+        console.print("--details says where the time goes; --strategy NAME predicts a schedule beside these.", highlight=False)
 
 
 def assumed_words(rows: Iterable[Row]) -> list[str]:

@@ -1,7 +1,8 @@
 """`schedcast judge`: how accurate predictions are on tables of measured steps, and what-if rules on tables of pairs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from calibrate.placement import Placement
 from calibrate.profiles import target_for
@@ -14,7 +15,7 @@ from simulator.predict.target import Target
 from traces.documents.profile import Profile, slug
 from traces.documents.scoreboard import Scoreboard, ScoredStep
 from traces.errors import Code, SchedcastError
-from traces.files import read_table
+from traces.files import Table, read_table
 from traces.outputs import check_outputs, is_special
 from ui.commands import job_options, listing
 from ui.commands.output import print_then_write
@@ -34,27 +35,35 @@ def judge(
     check_outputs({"--out": out}, [("TABLE", table) for table in tables])
     if special := [table for table in tables if is_special(table)]:
         raise SchedcastError(f"{special[0]} is a device or a pipe; expected a file or a folder of tables")
-    pairs = [table for table in tables if not table.is_dir() and is_table(read_table(table, "table").columns)]
+    opened = {table: read_table(table, "table") for table in tables if not table.is_dir()}
+    pairs = [table for table, own in opened.items() if is_table(own.columns)]
     if tables and not pairs:
-        score(tables, profile=profile, sample=sample, processes=processes, out=out, as_json=as_json)
+        score(tables, profile=profile, sample=sample, processes=processes, out=out, as_json=as_json, opened=opened)
         return
     if steps := [table for table in tables if table not in pairs]:
         raise SchedcastError(f"{pairs[0]} has pairs, and {steps[0]} has steps; judge one after the other")
     for option, value in (("--profile", profile), ("--sample", sample), ("--processes", processes)):
         if value is not None:
             raise SchedcastError(f"{option} {value} is for tables of measured steps; leave it out")
-    listing.rules(as_json, pairs, out)
+    listing.rules(as_json, {path: opened[path] for path in pairs}, out)
 
 
 def score(
-    tables: Sequence[Path], *, profile: Path | None, sample: int | None, processes: int | None, out: Path | None, as_json: bool
+    tables: Sequence[Path],
+    *,
+    profile: Path | None,
+    sample: int | None,
+    processes: int | None,
+    out: Path | None,
+    as_json: bool,
+    opened: Mapping[Path, Table] = MappingProxyType({}),
 ) -> None:
-    """Predict the steps of tables, or of folders of tables, and print how accurate the predictions are."""
+    """Predict the steps of tables, or of folders of tables, and print how accurate the predictions are. `opened`: those already read."""
     for option, number in (("--sample", sample), ("--processes", processes)):
         if number is not None and number < 1:
             raise SchedcastError(f"{option} is {number}; expected at least 1")
     check_outputs({"--out": out}, job_options.inputs("", profile))
-    document = scored(tables, profile, SAMPLE if sample is None else sample, processes, as_json)
+    document = scored(tables, profile, SAMPLE if sample is None else sample, processes, as_json, opened=opened)
 
     def show() -> None:
         for part in scoreboards.terminal(document):
@@ -70,14 +79,15 @@ def scored(
     processes: int | None = None,
     quiet: bool = False,
     elsewhere: Callable[[Row], str] = lambda row: "",
+    opened: Mapping[Path, Table] = MappingProxyType({}),
 ) -> Scoreboard:
     """The scoreboard of tables, or of folders of tables. What was predicted before, also before Ctrl-C, is not predicted again.
 
-    `elsewhere`: where a row is judged, if not here.
+    `elsewhere`: where a row is judged, if not here. `opened`: tables already read.
     """
     rows, peers, why = [], [], []
     for table in tables:
-        every, refused = _rows(table)
+        every, refused = _rows(table, opened.get(table))
         own, beyond = sampled((row for row in every if not elsewhere(row)), sample)
         rows += own
         peers += peer_scores(table)
@@ -104,11 +114,11 @@ def scored(
     return scoreboard(steps, why, peers)
 
 
-def _rows(table: Path) -> tuple[list[Row], list[LeftOut]]:
+def _rows(table: Path, opened: Table | None) -> tuple[list[Row], list[LeftOut]]:
     """The rows of a table or of a folder of tables, and those left out. Raises SchedcastError if there are none."""
     if not table.is_file():
         return read_folder(table)
-    rows, left_out = read(table, table.name)
+    rows, left_out = read(table, table.name, opened)
     if not rows and not left_out:
         raise SchedcastError(
             f"{table} is no table of steps or pairs; expected the columns {', '.join(REQUIRED)} of steps, or {', '.join(NEEDED)} of pairs",

@@ -6,8 +6,6 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from calibrate.placement import Placement
-from calibrate.profiles import target_for
 from calibrate.rounds import QUICK_ROUNDS, ROUNDS
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import THIS_CPU, THIS_GPU
@@ -25,6 +23,7 @@ from ui.present import searches
 from ui.present.machines import partition_words, unmeasured_words
 from ui.present.tables import console as terminal
 from ui.present.tables import print_lines
+from ui.request import JobRequest
 from ui.service import jobs as shared_jobs
 
 #: Rows of the terminal's table.
@@ -32,13 +31,8 @@ SHOWN = 15
 
 
 def search_plans(
-    job: Job,
-    texts: list[str],
-    tried: list[str] | None,
-    pairs: list[str],
-    profile: Path | None,
-    machine_name: str | None,
-    placement: Placement,
+    request: JobRequest,
+    *,
     verify: int | None,
     calibration: bool,
     quick: bool,
@@ -54,23 +48,23 @@ def search_plans(
             raise SchedcastError(f"{option} is {number}; expected at least 1")
     if cluster is not None and processes is not None:
         raise SchedcastError(f"--processes {processes} and --cluster {cluster} both say who evaluates; choose one of the two")
-    shared = job_options.settings(pairs)
-    strategies.check_shared(texts or strategies.names(), shared)
-    for text in texts:
+    job, shared = request.job(), request.shared
+    strategies.check_shared(request.strategies or strategies.names(), shared)
+    for text in request.strategies:
         strategies.require_executed(strategies.parse(text, shared)[0])
-    check_outputs({"--out": out}, job_options.inputs(job.model, profile))
-    target = target_for(job, profile, machine_name, placement)
+    check_outputs({"--out": out}, job_options.inputs(job.model, request.profile))
+    target = request.target(job)
     machine, model = target.machine, target.costs
     job = job.on(machine.devices[0].kind)
     if verify is not None:
-        _check_here(model, profile, placement)
-    tries = read_tries(tried) if tried else None
-    names = candidates(job, machine, texts, tries, shared)
+        _check_here(model, request)
+    tries = read_tries(request.tries) if request.tries else None
+    names = candidates(job, machine, request.strategies, tries, shared)
     if verify is not None and any(split(name)[1] for name in names):
         raise SchedcastError("--verify runs one job, and --try varies it; leave out one of the two")
     if verify is not None and verify > len(names):
         raise SchedcastError(f"--verify {verify}: there are {len(names)} candidates; choose at most that many, such as 3")
-    shared_jobs.caution(model, profile)
+    shared_jobs.caution(model, request.profile)
     shared_jobs.caution_precision([machine], model.shown_precision(job.precision))
     setup = Setup(job, target, shared)
     with shared_jobs.progress(f"searching {job.label}", as_json) as progress:
@@ -81,9 +75,7 @@ def search_plans(
             result,
             verify,
             job,
-            shared=shared,
-            profile_path=profile,
-            placement=placement,
+            request,
             calibration=calibration,
             rounds=QUICK_ROUNDS if quick else ROUNDS,
             quiet=as_json,
@@ -96,32 +88,33 @@ def search_plans(
         raise typer.Exit(1)
 
 
-def _check_here(model: CostModel, profile: Path | None, placement: Placement) -> None:
+def _check_here(model: CostModel, request: JobRequest) -> None:
     """Raise SchedcastError if the predictions are not about this machine, on which --verify runs plans."""
-    name = model.machine.name
-    if placement.scale.text:
-        raise SchedcastError(f"--verify runs plans on this machine as it is; leave out --scale {placement.scale.text}")
+    name, profile = model.machine.name, request.profile
+    if scale := request.placement().scale.text:
+        raise SchedcastError(f"--verify runs plans on this machine as it is; leave out --scale {scale}")
     if profile is None and name not in (THIS_CPU, THIS_GPU):
         raise SchedcastError(f"--verify runs plans on this machine, and --machine {name} is another; leave out --verify or --machine")
     if profile is not None and not shared_jobs.measured_here(model):
         raise SchedcastError(f"--verify runs plans on this machine, and profile {profile} is of another; leave out --verify or --profile")
-    if (name == THIS_CPU) != (placement.device == "cpu"):
-        raise SchedcastError(f"--verify runs plans on --device {placement.device}, and the predictions are for {name}; add --device cuda")
+    if (name == THIS_CPU) != (request.device == "cpu"):
+        raise SchedcastError(f"--verify runs plans on --device {request.device}, and the predictions are for {name}; add --device cuda")
 
 
 def _verified(
     result: SearchResult,
     count: int,
     job: Job,
-    shared: dict[str, str],
-    profile_path: Path | None,
-    placement: Placement,
+    request: JobRequest,
     calibration: bool,
     rounds: int,
     quiet: bool,
     wait_s: float,
 ) -> tuple[SearchResult, bool]:
-    """Run plans that may be the best. Returns the result with what was measured, and whether all computed what plain PyTorch computes."""
+    """Run plans that may be the best. Returns the result with what was measured, and whether all computed what plain PyTorch computes.
+
+    `job`: the request's, as its device runs it.
+    """
     from calibrate.profiles import open_profile
     from calibrate.testbeds import testbed_for
     from calibrate.verification import measured_now, shortlist, verified, worth_measuring
@@ -129,8 +122,8 @@ def _verified(
     from ui.commands.measuring import run_validation
     from ui.commands.quiet import wait_for_quiet
 
-    testbed = testbed_for(placement, job.precision)
-    profile, place = open_profile(profile_path, calibration and profile_path is None, testbed.identity)
+    shared, testbed = request.shared, testbed_for(request.placement(), job.precision)
+    profile, place = open_profile(request.profile, calibration and request.profile is None, testbed.identity)
     texts = worth_measuring(result.fitting, count)
     wait_for_quiet(testbed, wait_s, quiet)
     if calibration:

@@ -3,12 +3,11 @@
 import logging
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import typer
 
-from calibrate.placement import Placement
 from calibrate.planned import leaves_room_for_a_check, plan_all, require_memory_together
 from calibrate.profiles import target_for, warn_if_foreign
 from calibrate.testbed import Testbed
@@ -17,9 +16,7 @@ from calibrate.training import Repeated, check_evaluable, finite
 from executors.run import WARM_UP
 from simulator.engine.costs.model import CostModel
 from simulator.model.job import Job
-from simulator.predict.forecast import Forecast, forecast
-from simulator.predict.planned import plan_of
-from simulator.predict.preset import forecast_elsewhere
+from simulator.predict.forecast import Forecast, forecast, forecast_elsewhere, plan_of
 from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import PYTORCH
@@ -34,6 +31,7 @@ from ui.commands.quiet import wait_for_quiet
 from ui.present import trainings as training_words
 from ui.present.tables import console as terminal
 from ui.present.verdicts import busy_line
+from ui.request import JobRequest
 from ui.service import jobs
 
 #: By default accuracy is measured about this many times, at least so many iterations apart; not at all in trainings shorter than SHORT.
@@ -90,36 +88,36 @@ MOST_STEPS = 200_000
 
 
 def run(
-    job: Job,
-    text: str,
-    pairs: list[str],
-    profile_path: Path | None,
+    request: JobRequest,
+    *,
     steps: int,
-    placement: Placement,
     beside: list[str],
     places: tuple[Path | None, Path | None, Path | None],
     as_json: bool,
     schedule: Path | None = None,
     goals: Goals = PLAIN_GOALS,
+    lr_schedule: str | None = None,
     wait_s: float = 0.0,
 ) -> None:
-    """Train by a plan and by those `beside` it. `places`: paths of the metrics, the timeline and the page's folder.
+    """Train by the request's only strategy and by those `beside` it.
+
+    `places`: paths of the metrics, the timeline and the page's folder. `lr_schedule`: as in `Job`.
 
     After Ctrl-C, the metrics and the page of the completed steps are written before KeyboardInterrupt is raised again. Raises
     SchedcastError for a plan that does not fit in memory. Exits with 1 if a plan does not compute what plain PyTorch computes.
     """
     metrics, timeline, out = places
     beside = [AUTOGRAD if name == PYTORCH else name for name in beside]  # the name of its curve
-    testbed = testbed_for(placement, job.precision)
+    job, profile_path = replace(request.job(), lr_schedule=lr_schedule), request.profile
+    testbed = testbed_for(request.placement(), job.precision)
     job = job.on(testbed.identity.kind)
     mode = testbed.mode  # the placement's, unless this machine cannot run plans in it
     if not 2 <= steps <= MOST_STEPS:
         raise SchedcastError(f"--steps is {steps}; expected 2 (the first is not counted) to {MOST_STEPS}")
     every = goals.evaluate_every(job, steps)
     folder = None if out is None else OutputFolder(out, TRAINING)
-    chosen, shared = _chosen(text, beside, pairs)
-    shared = {"iterations": str(steps), **shared}  # of strategies that plan the whole run
-    order = schedules.opened(schedule, chosen, shared)
+    shared = {"iterations": str(steps), **request.shared}  # of strategies that plan the whole run
+    order = schedules.opened(schedule, _chosen(request, beside), shared)
     text, chosen = order.texts[0], list(order.texts)
     outputs: dict[str, Output] = {"--metrics": metrics, "--timeline": timeline, "--out": folder, **order.outputs}
     check_outputs(outputs, [*job_options.inputs(job.model, profile_path), *order.inputs])
@@ -155,18 +153,18 @@ def run(
         raise typer.Exit(1)
 
 
-def _chosen(text: str, beside: list[str], pairs: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The strategies to train by, the one of --strategy first, and the options of --set. Raises SchedcastError for unusable names."""
-    others = [name for name in dict.fromkeys(beside) if name != AUTOGRAD]
+def _chosen(request: JobRequest, beside: list[str]) -> list[str]:
+    """The strategies to train by, that of the request first. Raises SchedcastError for unusable names."""
+    (text,), others = request.strategies, [name for name in dict.fromkeys(beside) if name != AUTOGRAD]
     if text in others:
         raise SchedcastError(f"--beside {text} is the strategy itself; name another, or {PYTORCH}")
     names = strategies.names()
     for name in others:
         if name.partition(":")[0] not in names:
             raise UnknownNameError("name for --beside", name, [PYTORCH, *names])
-    chosen, shared = job_options.requested([text, *others], pairs)
+    chosen = replace(request, strategies=(text, *others)).chosen()
     strategies.require_executed(strategies.get(text.partition(":")[0]))
-    return chosen, shared
+    return chosen
 
 
 def _planned(

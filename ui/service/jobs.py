@@ -45,7 +45,7 @@ from traces.errors import Refusal, required
 from traces.process import gc_paused
 from ui.present import machines
 from ui.present.machines import precision_words, specification_words, unmeasured_words
-from ui.request import JobRequest, start_models, stored_profiles
+from ui.request import JobRequest, check_steered, start_models, stored_profiles
 from ui.service.cache import answers_of, asked_of, editor_of, predicted, reordered, stamp_now, target_of
 
 #: Variable of the environment, and its value, by which a command writes its progress as lines.
@@ -223,8 +223,9 @@ def facts(request: JobRequest) -> MachineFacts:
 
     Raises SchedcastError if there is no such machine.
     """
-    plain = replace(request, scale="", devices=None, partition=None, memory_limit=None, mode="eager")
-    target = target_of(plain.model, plain.precision, plain.machine, plain.placement(), stamp_now())
+    plain = replace(request, scale="", devices=None, partition=None, memory_limit=None, mode="eager").placed
+    check_steered(plain, start_models())
+    target = target_of(plain, stamp_now())
     machine = rated(target.machine)
     device, memory, host = machine.devices[0], machine.memories[0], machine.host(machine.devices[0].name)
     peaks = device.peak_flops

@@ -36,6 +36,7 @@ from simulator.engine.costs.relatives import IssueTimes, ThreadRatios
 from simulator.engine.costs.site import Sites
 from simulator.machine.machine import HostLane, Machine
 from simulator.plan.bodies.op_class import time_steps
+from simulator.plan.bodies.opcall import CAST
 from simulator.plan.keys import keyed
 from simulator.plan.plan import Plan
 from simulator.plan.task import AGAIN, BACKWARD, COLLECTIVE, FORWARD, Resource, Task
@@ -44,8 +45,6 @@ from traces.documents.profile import KeyCost, LoopCosts, Profile
 #: Kernels of a time step in cuDNN: a product and the activations, in each direction (Appleyard et al. 2016, "Optimizing Performance of
 #: Recurrent Neural Networks on GPUs", section 3).
 _STEP_KERNELS = 2
-#: The op by which autocast converts a tensor.
-_CAST = "aten._to_copy.default"
 
 
 def with_loop(cost: Cost, task: Task, loop: LoopCosts, on_host: bool) -> Cost:
@@ -73,7 +72,7 @@ def with_assumed_loop(cost: Cost, task: Task, host: HostLane) -> Cost:
 
 
 def _is_cast(task: Task) -> bool:
-    return (task.phase == FORWARD or AGAIN in task.name) and task.body.kind == "op" and task.body.target == _CAST
+    return (task.phase == FORWARD or AGAIN in task.name) and task.body.kind == "op" and task.body.target == CAST
 
 
 def _in_hook(task: Task) -> bool:

@@ -15,7 +15,7 @@ from simulator.model.division.local import LocalTensors
 from simulator.model.division.placement import PARTIAL, WHOLE, Placement
 from simulator.model.division.vocabulary import summed_loss, with_dim
 from simulator.model.graph import Op, arguments_of
-from simulator.plan.bodies.opcall import ATTENTION, DROPOUT
+from simulator.plan.bodies.opcall import ATTENTION, DROPOUT, OpCall
 from simulator.plan.task import Operand
 from simulator.plan.views import view_step, with_views
 from traces.errors import Code, SchedcastError
@@ -143,7 +143,7 @@ class Context:
         more = local.call(f"{name} more", "sub.Tensor", [{"$": 1}, {"$": 0}], both, rows)
         share = local.call(f"{name} share", "sigmoid.default", [{"$": 0}], (more,), rows)
         if share.dtype != out.dtype:
-            kwargs = json.dumps({"dtype": {"dtype": out.dtype}}, separators=(",", ":"))
+            kwargs = OpCall.cast(out.dtype).kwargs
             share = local.call(
                 f"{name} share as {out.dtype}", "_to_copy.default", [{"$": 0}], reads=(share,), shape=rows, dtype=out.dtype, kwargs=kwargs
             )

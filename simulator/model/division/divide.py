@@ -22,9 +22,9 @@ from simulator.model.division.experts import Experts
 from simulator.model.division.local import COLLECTIVES, CONTEXT, EXPERTS, TENSOR, LocalTensors
 from simulator.model.division.placement import PARTIAL, WHOLE, Placement, before, behind, cut_along
 from simulator.model.division.vocabulary import Vocabulary
-from simulator.model.graph import CAST, Op, TrainingGraph, arguments_of
+from simulator.model.graph import Op, TrainingGraph, arguments_of
 from simulator.plan.bodies.op_class import PRODUCT
-from simulator.plan.bodies.opcall import DROPOUT, OpCall
+from simulator.plan.bodies.opcall import CAST, DROPOUT, OpCall
 from simulator.plan.task import AGAIN, CARRIED_KINDS, PARAMETER, Operand, ViewStep
 from simulator.plan.views import NotABoxError
 from traces.errors import Code, SchedcastError

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from simulator.model.graph import CAST, Op
+from simulator.model.graph import Op
+from simulator.plan.bodies.opcall import CAST
 
 
 @contextmanager

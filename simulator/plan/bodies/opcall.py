@@ -35,6 +35,8 @@ def is_random(target: str) -> bool:
 # keeps its last 4 rows. So all parts together have the mask that one op on the whole tensor draws.
 
 
+#: The op that converts a tensor to another type.
+CAST = "aten._to_copy.default"
 #: The only op that can draw a part.
 DROPOUT = "aten.native_dropout.default"
 #: Attention as one op. With dropout it draws within the kernel, and no part: such a part is predicted only.
@@ -116,6 +118,11 @@ class OpCall(Body):
     launches: int = 1
     draw: int = 0
     kind: Literal["op"] = "op"
+
+    @classmethod
+    def cast(cls, dtype: str) -> "OpCall":
+        """The call that converts what it reads to a type."""
+        return cls(CAST, '[{"$":0}]', json.dumps({"dtype": {"dtype": dtype}}, separators=(",", ":")))
 
     @property
     def op(self) -> str:

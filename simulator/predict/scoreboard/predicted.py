@@ -16,14 +16,12 @@ from simulator.machine.machine import HOST, Machine
 from simulator.plan.dependencies import dependencies_of
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, UPDATE
-from simulator.predict.forecast import Forecast
-from simulator.predict.planned import forecast_of
-from simulator.predict.planned import plan_of as planned
-from simulator.predict.preset import preset_target
+from simulator.predict.forecast import Forecast, forecast_of
+from simulator.predict.forecast import plan_of as planned
 from simulator.predict.scoreboard.rows import Row
 from simulator.predict.search.setup import Setup
 from simulator.predict.search.workers import Workers
-from simulator.predict.target import Target
+from simulator.predict.target import Target, preset_target
 from traces.cache import cache_folder, cached, store
 from traces.documents.base import Data
 from traces.documents.comparison import PYTORCH_GRAPH

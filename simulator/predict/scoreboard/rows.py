@@ -35,7 +35,7 @@ from simulator.model.libraries import LIBRARIES
 from simulator.model.workloads.language_models import PREFIX
 from simulator.predict.scoreboard import names
 from traces.errors import Code, SchedcastError
-from traces.files import read_table
+from traces.files import Table, read_table
 from traces.units import read_integer, read_number
 
 #: Rows of a table of which a sample is predicted.
@@ -156,10 +156,13 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode()).hexdigest()
 
 
-def read(path: Path, name: str = "") -> tuple[list[Row], list[LeftOut]]:
-    """The rows of one table, called `name`; none of a table in no known form. Raises SchedcastError if it cannot be read."""
+def read(path: Path, name: str = "", opened: Table | None = None) -> tuple[list[Row], list[LeftOut]]:
+    """The rows of one table, called `name`; none of a table in no known form. Raises SchedcastError if it cannot be read.
+
+    `opened`: the table, if its header has been read.
+    """
     rows, left_out = [], []
-    table = read_table(path, "table of steps")
+    table = opened or read_table(path, "table of steps")
     form = _form({*table.columns})
     for number, (line, record) in enumerate(table.rows if form else ()):
         try:

@@ -15,9 +15,8 @@ from simulator.machine.machine import Machine
 from simulator.model.job import GraphArguments
 from simulator.plan.dependencies import dependencies_of
 from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy
-from simulator.predict.forecast import Forecast
+from simulator.predict.forecast import Forecast, forecast_of, plan_of
 from simulator.predict.intervals import DRAWS, Interval, Sensitivity, WeightedSensitivity, factors, most, step_interval
-from simulator.predict.planned import forecast_of, plan_of
 from simulator.predict.search.bound import DEPENDENCIES, Bound, lower_bound, together, work_bound
 from simulator.predict.search.least import Least, least_of
 from simulator.predict.search.setup import GraphMissingError, Setup, unpacked

@@ -12,9 +12,8 @@ import numpy as np
 from simulator.machine.machine import Machine
 from simulator.model.tokens import tokens_of
 from simulator.predict.answers import least_measured
-from simulator.predict.forecast import Forecast
+from simulator.predict.forecast import Forecast, answer
 from simulator.predict.intervals import DRAWS, Interval
-from simulator.predict.planned import answer
 from simulator.predict.search.evaluation import Evaluation, prunes
 from simulator.predict.search.search import Search, margin
 from simulator.predict.search.setup import Setup

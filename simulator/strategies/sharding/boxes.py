@@ -5,9 +5,8 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 
-from simulator.plan.pieces import Box
 from simulator.plan.task import Operand, ViewStep
-from simulator.plan.tensors import contiguous
+from simulator.plan.tensors import Box, contiguous
 from simulator.plan.views import (
     PERMUTING,
     RESHAPING,

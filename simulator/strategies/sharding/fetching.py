@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from simulator.engine.collectives.tasks import COMPUTE, Sender, means
 from simulator.plan.bodies.copy import ALIAS, LINK
 from simulator.plan.bodies.opcall import OpCall
-from simulator.plan.pieces import Box, covers
 from simulator.plan.task import ACTIVATION, CARRIED_KINDS, FORWARD, INPUT, SCRATCH, Operand, Task, Value
-from simulator.plan.tensors import PlanTensors
+from simulator.plan.tensors import Box, PlanTensors, covers
 from simulator.plan.views import NotABoxError, dense, with_views
 from simulator.strategies.sharding.boxes import cut, elements, overlap, shape_of, whole, within, without
 

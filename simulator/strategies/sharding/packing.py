@@ -138,8 +138,9 @@ class _Steps:
 
     def cast(self, operand: Operand, dtype: str) -> Operand:
         """Add an op that casts an operand."""
-        kwargs = json.dumps({"dtype": {"dtype": dtype}}, separators=(",", ":"))
-        return self.add("_to_copy.default", [{"$": 0}], (operand,), operand.shape, dtype, kwargs)
+        made = Operand(f"{self.name}:{len(self.steps)}", operand.shape, contiguous(operand.shape), dtype)
+        self.steps.append(ListedOp(OpCall.cast(dtype), (operand,), (made,)))
+        return made
 
     def task(self, tensors: PlanTensors, device: str, stream: int, priority: int, results: int) -> tuple[Task, tuple[Operand, ...]]:
         """The task, and its last `results`, which are values of the plan."""

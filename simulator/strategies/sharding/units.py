@@ -14,9 +14,8 @@ from math import prod
 
 from simulator.model.division.experts import parameters_of_experts
 from simulator.model.graph import TrainingGraph
-from simulator.plan.pieces import seen_as
 from simulator.plan.task import BACKWARD, Operand
-from simulator.plan.tensors import contiguous, part, viewed
+from simulator.plan.tensors import contiguous, part, seen_as, viewed
 from traces.errors import Code, SchedcastError
 
 

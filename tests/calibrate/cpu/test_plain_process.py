@@ -19,7 +19,7 @@ from executors.cpu.cores import user_environment, wait_passively, waiting
 from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
-from simulator.predict.planned import plan_of
+from simulator.predict.forecast import plan_of
 from simulator.predict.target import Target
 from tests.support.jobs import MLP
 from tests.support.places import ROOT

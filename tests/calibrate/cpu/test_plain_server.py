@@ -13,7 +13,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
-from simulator.predict.planned import plan_of
+from simulator.predict.forecast import plan_of
 from simulator.predict.target import Target
 from traces.documents.profile import LoopCosts
 

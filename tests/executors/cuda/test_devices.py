@@ -19,8 +19,7 @@ from simulator.machine.machine import Machine
 from simulator.machine.presets import gpu_machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.predict.forecast import forecast
-from simulator.predict.planned import plan_of
+from simulator.predict.forecast import forecast, plan_of
 from simulator.predict.target import Target
 from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support.jobs import MLP, job_of, planned

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from calibrate.distributed.testbeds import replicated
 from calibrate.placement import Placement
 from executors.cpu.backend import CpuBackend
 from executors.cuda import torch_driver
@@ -22,7 +21,7 @@ from executors.distributed.ranks import Ranks, launched
 from executors.kernels.communication import dense
 from executors.tensors import gradient_difference, job_tensors, parameter_difference
 from simulator.engine.collectives.local import ProcessGroup
-from simulator.machine.presets import load_machine
+from simulator.machine.presets import load_machine, replicated
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
 from simulator.plan.bodies.copy import Collective

@@ -8,7 +8,7 @@ from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
 from simulator.predict.answers import prediction
-from simulator.predict.planned import answer, plan_of
+from simulator.predict.forecast import answer, plan_of
 from simulator.predict.target import Target
 from tests.support.jobs import MLP
 

@@ -10,8 +10,7 @@ from simulator.machine.presets import load_machine
 from simulator.machine.scaled import AS_IT_IS, Scale, scale_of, scaled
 from simulator.model.job import Job
 from simulator.plan.task import Resource
-from simulator.predict.forecast import forecast
-from simulator.predict.planned import plan_of
+from simulator.predict.forecast import forecast, plan_of
 from tests.support.refusals import refuses
 from traces.documents.collectives import CollectiveLaw, LawPiece
 from traces.documents.profile import Identity, KeyCost, Profile, Stats

@@ -5,8 +5,7 @@ import pytest
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.predict.forecast import Forecast
-from simulator.predict.planned import answer
+from simulator.predict.forecast import Forecast, answer
 from simulator.predict.target import Target
 from tests.support.shared_data import shared_folder
 from traces.errors import required

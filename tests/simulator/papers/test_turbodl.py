@@ -8,7 +8,7 @@ import pytest
 from simulator.papers import turbodl
 from simulator.papers.predicting import Conditions, PredictedStep, Steps, _ChangedKernels
 from simulator.papers.turbodl import ASYNC, BASELINE, CUDNN, SCOPE, TURBODL
-from simulator.predict.preset import preset_target
+from simulator.predict.target import preset_target
 from simulator.strategies import registry as strategies
 
 AS_IT_IS = Conditions()

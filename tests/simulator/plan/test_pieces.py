@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from simulator.plan.pieces import box_of, covered
 from simulator.plan.task import Operand, ViewStep
+from simulator.plan.tensors import box_of, covered
 
 
 def source(shape, *slices: str) -> Operand:

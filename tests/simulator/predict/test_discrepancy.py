@@ -19,8 +19,8 @@ from simulator.predict.discrepancy import (
     shipped_speedup_discrepancy,
     speedup_discrepancy,
 )
+from simulator.predict.forecast import answer
 from simulator.predict.intervals import EXACT, Sensitivity, step_interval
-from simulator.predict.planned import answer
 from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_names

@@ -11,7 +11,7 @@ from simulator.model.job import Job
 from simulator.predict.answers import Answers, answers, prediction
 from simulator.predict.forecast import Forecast
 from simulator.predict.largest_batch import MOST_PLANS, largest_batch, largest_fitting, would_fit
-from simulator.predict.preset import preset_target
+from simulator.predict.target import preset_target
 from traces.errors import Code, Refusal
 from ui.present.predictions import fit_words
 

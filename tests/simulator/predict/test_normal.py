@@ -7,8 +7,8 @@ from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
 from simulator.predict.discrepancy import published
+from simulator.predict.forecast import answer
 from simulator.predict.normal import nearest, normal
-from simulator.predict.planned import answer
 from simulator.predict.target import Target
 from tests.support.jobs import MLP
 from ui.present.predictions import near_table, normal_words

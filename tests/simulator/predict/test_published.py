@@ -11,9 +11,8 @@ from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.predict.answers import answers, prediction
 from simulator.predict.discrepancy import deviation, published, speedup_accuracy, step_accuracy
-from simulator.predict.forecast import forecast
-from simulator.predict.preset import forecast_elsewhere, preset_target
-from simulator.predict.target import Target
+from simulator.predict.forecast import forecast, forecast_elsewhere
+from simulator.predict.target import Target, preset_target
 from simulator.strategies import registry as strategies
 from simulator.strategies.registry import family
 from tests.support.places import SUPPORT

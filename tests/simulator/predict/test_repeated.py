@@ -14,11 +14,9 @@ from simulator.plan.editor.order import Order
 from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
 from simulator.plan.task import FORWARD
-from simulator.predict.forecast import Forecast, forecast
-from simulator.predict.planned import answer, forecast_of, plan_of
-from simulator.predict.preset import preset_target
+from simulator.predict.forecast import Forecast, answer, forecast, forecast_of, plan_of
 from simulator.predict.repeated import NEARLY, NotRepeatedError, repeated_group
-from simulator.predict.target import Target
+from simulator.predict.target import Target, preset_target
 from simulator.strategies import few
 from simulator.strategies.pipeline.grid_csv import schedule_of
 from tests.support import models

@@ -4,8 +4,8 @@ import pytest
 
 from simulator.model.job import Job
 from simulator.predict.answers import answers, prediction
-from simulator.predict.preset import preset_target
 from simulator.predict.sweep import Axis, Outcome, Stretch, fastest, outcome, pareto, points, stretches
+from simulator.predict.target import preset_target
 from traces.documents.step import Step
 from traces.documents.verdict import gain
 from traces.errors import Code, Refusal

@@ -17,8 +17,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, PHASES, UPDATE
 from simulator.predict.answers import answers, prediction
 from simulator.predict.forecast import Forecast
-from simulator.predict.preset import preset_target
-from simulator.predict.target import Target
+from simulator.predict.target import Target, preset_target
 from simulator.predict.waterfall import OnPath, StepParts, measured_waterfall, step_parts, task_seconds, waterfall
 from simulator.strategies import registry
 from tests.support.random_plans import MACHINES, plans

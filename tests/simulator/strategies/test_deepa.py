@@ -4,7 +4,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.predict.planned import plan_of
+from simulator.predict.forecast import plan_of
 from simulator.predict.target import Target
 from simulator.strategies.sharding.configuration import StepOptions
 from simulator.strategies.sharding.configurations import place

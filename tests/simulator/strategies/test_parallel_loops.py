@@ -12,7 +12,7 @@ from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, COLLECTIVE
-from simulator.predict.planned import answer, plan_of
+from simulator.predict.forecast import answer, plan_of
 from simulator.predict.target import Target, references
 from simulator.strategies import registry
 from simulator.strategies.pytorch_ddp import BUCKET_BYTES, FIRST_BUCKET_BYTES

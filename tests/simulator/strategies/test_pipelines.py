@@ -24,8 +24,7 @@ from simulator.plan.messages import between_devices
 from simulator.plan.task import BACKWARD, TRANSFER, UPDATE
 from simulator.plan.task import FORWARD as FORWARD_PHASE
 from simulator.predict.answers import prediction
-from simulator.predict.forecast import forecast
-from simulator.predict.planned import plan_of
+from simulator.predict.forecast import forecast, plan_of
 from simulator.predict.target import Target
 from simulator.strategies import baseline, data_parallel
 from simulator.strategies.data_parallel import Options

@@ -18,8 +18,7 @@ from simulator.model.job import Job
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.bodies.update import STATE, Update, forms
 from simulator.plan.plan import Plan
-from simulator.predict.forecast import forecast
-from simulator.predict.planned import plan_of
+from simulator.predict.forecast import forecast, plan_of
 from simulator.predict.target import Target, references
 from simulator.strategies import registry
 from tests.support import models

@@ -296,7 +296,7 @@ def test_a_measurement_of_this_job_is_found_by_a_reload_and_by_other_pages(littl
 
 
 def test_another_strategy_leaves_the_other_answers_as_they_are(page, monkeypatch):
-    from simulator.predict import planned as planning
+    from simulator.predict import forecast as planning
 
     planned, plan = [], planning.plan_of
     monkeypatch.setattr(planning, "plan_of", lambda job, text, *rest: planned.append(text) or plan(job, text, *rest))

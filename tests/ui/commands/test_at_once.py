@@ -5,7 +5,6 @@ import json
 import pytest
 
 from calibrate.identity import cpu_identity
-from calibrate.placement import DEFAULT_PLACEMENT
 from calibrate.planned import calibration_seconds
 from calibrate.profiles import target_for
 from simulator.model.job import Job
@@ -17,8 +16,9 @@ from traces.documents.profile import KeyCost, Profile, Stats
 from traces.documents.profile_files import default_path
 from traces.errors import Refusal
 from ui.commands import at_once
+from ui.request import JobRequest
 
-JOB = Job("lenet5", 2)
+JOB, REQUEST = Job("lenet5", 2), JobRequest("lenet5", 2, precision="fp32")
 ASKED = ("predict", "--model", "lenet5", "--batch", 2, "--strategy", "baseline")
 
 
@@ -125,7 +125,7 @@ def testbed(monkeypatch):
 
 def asked(wanted: bool | None) -> bool:
     target = target_for(JOB, None, None)
-    return at_once.measured_at_once([answers(JOB, ["baseline"], target)], None, DEFAULT_PLACEMENT, wanted, quiet=True)
+    return at_once.measured_at_once([answers(JOB, ["baseline"], target)], REQUEST, wanted, quiet=True)
 
 
 def test_measuring_stops_in_time_and_keeps_what_it_has(testbed, measured, capsys):

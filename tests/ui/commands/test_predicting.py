@@ -4,19 +4,19 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from calibrate.placement import Placement
-from simulator.model.job import Job
-from tests.support.refusals import refused
+from tests.support.refusals import refused, refuses
 from traces.documents.comparison import Prediction
+from traces.errors import Code
 from ui.cli import app
 from ui.commands import job_options
 from ui.commands.job_options import takes_job
-from ui.request import JobRequest
+from ui.request import PROFILE, JobRequest, machine_named
 from ui.service.jobs import Answer, predict_many
 
 GRID = ("predict", "--model", "lenet5", "--batch", "8,16", "--batch", 8, "--machine", "v100,p100")
@@ -44,16 +44,22 @@ def test_every_combination_is_a_row(schedcast):
     assert [row[2].split("-")[0] for row in rows[:4]] == ["plain", "plain", "turbodl", "backward"]
 
 
-@pytest.mark.thorough
-def test_without_a_strategy_all_that_apply_are_predicted(schedcast):
-    done = schedcast.call("predict", "--model", "lenet5", "--batch", 4, "--machine", "p100x4", "--devices", 2, "--json")
-    assert done.status == 0
-    names = {row["strategy"] for row in done.document["predictions"]}
-    assert names >= {"baseline", "backward-fusion", "forward-fusion", "turbodl", "data-parallel"}
-    done = schedcast.call("predict", "--model", "lenet5", "--batch", 4, "--machine", "p100", "--clip-norm", 1, "--json")
-    refusals = {row["strategy"]: row["why"] for row in done.document["refused"]}
-    assert (done.status, "cannot clip by the global norm" in refusals["backward-fusion"]) == (0, True)
-    assert "data-parallel" not in refusals, "it does not apply to one device"
+def test_without_a_strategy_plain_pytorch_is_predicted_and_what_several_devices_need(schedcast):
+    def predicted(machine, *more):
+        done = schedcast.call("predict", "--model", "lenet5", "--batch", 4, "--machine", machine, *more, "--json")
+        return done.status, [row["strategy"] for row in done.document["predictions"]]
+
+    assert predicted("p100") == (0, ["pytorch"])
+    assert predicted("2xp100") == (0, ["pytorch", "pytorch-ddp", "pytorch-fsdp"])
+    assert predicted("p100", "--partition", 2) == (0, ["pytorch", "data-parallel"])
+    assert predicted("p100", "--memory-limit", 0.001) == (1, ["pytorch"])
+
+
+def test_details_say_where_the_time_of_plain_pytorch_goes(schedcast):
+    job = ("predict", "--model", "lenet5", "--batch", 4, "--machine", "p100")
+    short, detailed = (schedcast.call(*job, *more).out for more in ((), ("--details",)))
+    assert "--details says where the time goes" in " ".join(short.split())
+    assert ("critical path" in detailed.lower(), "critical path" in short.lower()) == (True, False)
 
 
 def test_a_strategy_that_was_asked_for_and_cannot_run(schedcast):
@@ -275,29 +281,46 @@ def test_an_unknown_layer_is_refused_with_all_names(schedcast):
 # The options that commands with a job share.
 
 
-def test_a_command_receives_a_job_and_a_placement():
+def test_a_command_receives_a_request():
     received = []
     command = typer.Typer()
 
     @command.command()
     @takes_job()
-    def name(job, placement, settings, steps: int = 3):
-        received.append((job, placement, settings, steps))
+    def name(request, strategy: str = "baseline", profile: Path | None = None, steps: int = 3):
+        received.append((request, steps))
 
     options = [
         "--model", "lenet5", "--batch", "8", "--optimizer", "adam:fused", "--accumulate", "2", "--devices", "2", "--memory-limit",
         "4",
     ]  # fmt: skip
-    done = CliRunner().invoke(command, [*options, "--set", "a=1", "--set", "b=2", "--steps", "5"])
+    own = ["--strategy", "turbodl", "--set", "alpha=1", "--set", "beta=2", "--profile", "mine.gz", "--steps", "5"]
+    done = CliRunner().invoke(command, [*options, *own])
     assert done.exit_code == 0, done.output
-    expected = Job("lenet5", 8, optimizer="adam", form="fused", accumulate=2, precision="default")
-    assert received == [(expected, Placement(devices=2, memory_limit_gb=4.0), ["a=1", "b=2"], 5)]
+    ((request, steps),) = received
+    assert steps == 5
+    assert request == JobRequest(
+        "lenet5", 8, optimizer="adam", form="fused", accumulate=2, devices=2, memory_limit=4.0, settings=("alpha=1", "beta=2"),
+        strategies=("turbodl",), machine=machine_named(None, Path("mine.gz")),
+    )  # fmt: skip
+    assert request.profile == Path("mine.gz")
     assert "--memory-limit" in CliRunner().invoke(command, ["--help"]).output
+
+
+def test_a_profile_of_the_data_folder_is_not_taken_for_a_file_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path))
+    stored = tmp_path / "profiles" / "cpu-mine.json"
+    stored.parent.mkdir()
+    stored.write_text("{}")
+    assert JobRequest("lenet5", machine=f"{PROFILE}cpu-mine.json").profile == stored
+    assert JobRequest("lenet5", machine=machine_named(None, Path("cpu-mine.json"))).profile == Path("cpu-mine.json")
+    with refuses(Code.REQUEST, "--profile a.json and --machine h100 both name a machine"):
+        machine_named("h100", Path("a.json"))
 
 
 def test_calibration_has_no_memory_limit():
     commands = typer.main.get_command(app).commands
-    assert {"job", "placement"}.isdisjoint(option.name for option in commands["calibrate"].params)
+    assert {"request", "requests"}.isdisjoint(option.name for option in commands["calibrate"].params)
     assert [any(o.name == "memory_limit" for o in commands[name].params) for name in ("calibrate", "predict", "run", "validate")] == [
         False, True, True, True,
     ]  # fmt: skip

@@ -9,7 +9,7 @@ from calibrate.identity import comparable_cpu
 from calibrate.profiles import own_profile
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.op_points import OpPoint, key_points, op_points, roof
-from simulator.predict.planned import plan_of
+from simulator.predict.forecast import plan_of
 from traces.documents.profile import Profile
 from ui.app.links import command, query_of, request_fields
 from ui.app.page_parts import formulas_ui, table_ui
@@ -19,9 +19,9 @@ from ui.app.state import number, select
 from ui.present import machines
 from ui.present.labels import markdown_escaped
 from ui.present.machine_charts import roofline_figure, transfers_figure
-from ui.request import PROFILE, JobRequest, stored_profiles
+from ui.request import LARGEST_BATCH, PROFILE, JobRequest, stored_profiles
 from ui.service import jobs
-from ui.service.cache import LARGEST_BATCH, Asked, asked_of
+from ui.service.cache import Asked, asked_of
 
 TITLE, ICON, ORDER = "Machine", ":material/memory:", 80
 #: The names in the query of the page's link.

@@ -19,8 +19,8 @@ from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.bodies.update import Update
 from simulator.plan.keys import cost_key
 from simulator.plan.task import ACTIVATION, BACKWARD, FORWARD, Segment, Task
+from simulator.predict.forecast import answer
 from simulator.predict.intervals import Z_90
-from simulator.predict.planned import answer
 from simulator.predict.target import Target
 from tests.support.jobs import MLP, planned
 from tests.support.own_profiles import profile_with

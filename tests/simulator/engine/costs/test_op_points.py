@@ -4,8 +4,8 @@ import pytest
 
 from simulator.engine.costs.op_points import OpPoint, Roof, key_points, op_points, roof
 from simulator.model.job import Job
-from simulator.predict.planned import plan_of
-from simulator.predict.preset import preset_target
+from simulator.predict.forecast import plan_of
+from simulator.predict.target import preset_target
 from traces.documents.profile import Identity, KeyCost, Profile, Stats
 
 

@@ -10,9 +10,9 @@ from executors.binding import apply_views
 from simulator.model.division.divide import UNDIVIDED, Division, divided, with_shared_casts
 from simulator.model.division.local import COLLECTIVES
 from simulator.model.division.placement import WHOLE, Placement, cut_along
-from simulator.model.graph import CAST, TrainingGraph
+from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
-from simulator.plan.bodies.opcall import DROPOUT
+from simulator.plan.bodies.opcall import CAST, DROPOUT
 from simulator.plan.task import BACKWARD, FORWARD
 from tests.support import models
 from tests.support.view_chains import numbered, part

@@ -12,7 +12,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.predict.planned import answer
+from simulator.predict.forecast import answer
 from simulator.predict.search.evaluation import evaluate, evaluate_packed
 from simulator.predict.search.ranking import rank
 from simulator.predict.search.search import Cache, candidates, search

@@ -21,9 +21,9 @@ from simulator.engine.memory.over_time import memory_over_time, peaks
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
-from simulator.plan.pieces import box_of
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, COLLECTIVE, FORWARD, INPUT, PARAMETER, TRANSFER, UPDATE
+from simulator.plan.tensors import box_of
 from simulator.strategies import registry as strategies
 from simulator.strategies.pipeline.staleness import staleness
 from simulator.strategies.sharding.configuration import Configuration, StepOptions
