@@ -1,19 +1,18 @@
 """`search`: every plan that the strategies offer for a job, ranked."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from simulator.predict.search.search import candidates
 from simulator.predict.search.setup import Setup
 from traces.documents.search_result import SearchResult
 from ui.api.predicted import Predicted, around
 from ui.api.shown import Shown
 from ui.commands.searching import print_search
-from ui.service.jobs import progress, ranked
+from ui.service.jobs import progress, ranked, tried
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,9 +46,9 @@ class Searched(Shown):
 
 def search(predicted: Predicted, strategies: Sequence[str], processes: int | None) -> Searched:
     """Search among `strategies` (none: all) for the job of a prediction. See `schedcast.search`."""
-    target = predicted.target
+    target, request = predicted.target, replace(predicted.request, strategies=tuple(strategies))
     job = predicted.job.on(target.machine.devices[0].kind)
     with around(job):
-        names = candidates(job, target.machine, strategies)
+        names = tried(request, job, target)
         with progress(f"searching {job.label}") as report:
             return Searched(ranked(Setup(job, target), names, report, processes).result)

@@ -10,10 +10,8 @@ from calibrate.rounds import QUICK_ROUNDS, ROUNDS
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import THIS_CPU, THIS_GPU
 from simulator.model.job import Job
-from simulator.predict.search.search import candidates
 from simulator.predict.search.setup import Setup
-from simulator.predict.search.variants import read_tries, split
-from simulator.strategies import registry as strategies
+from simulator.predict.search.variants import split
 from traces.documents.search_result import SearchResult
 from traces.errors import SchedcastError
 from traces.outputs import check_outputs
@@ -48,25 +46,21 @@ def search_plans(
             raise SchedcastError(f"{option} is {number}; expected at least 1")
     if cluster is not None and processes is not None:
         raise SchedcastError(f"--processes {processes} and --cluster {cluster} both say who evaluates; choose one of the two")
-    job, shared = request.job(), request.shared
-    strategies.check_shared(request.strategies or strategies.names(), shared)
-    for text in request.strategies:
-        strategies.require_executed(strategies.parse(text, shared)[0])
+    job = request.job()
     check_outputs({"--out": out}, job_options.inputs(job.model, request.profile))
     target = request.target(job)
     machine, model = target.machine, target.costs
     job = job.on(machine.devices[0].kind)
     if verify is not None:
         _check_here(model, request)
-    tries = read_tries(request.tries) if request.tries else None
-    names = candidates(job, machine, request.strategies, tries, shared)
+    names = shared_jobs.tried(request, job, target)
     if verify is not None and any(split(name)[1] for name in names):
         raise SchedcastError("--verify runs one job, and --try varies it; leave out one of the two")
     if verify is not None and verify > len(names):
         raise SchedcastError(f"--verify {verify}: there are {len(names)} candidates; choose at most that many, such as 3")
     shared_jobs.caution(model, request.profile)
     shared_jobs.caution_precision([machine], model.shown_precision(job.precision))
-    setup = Setup(job, target, shared)
+    setup = Setup(job, target, request.shared)
     with shared_jobs.progress(f"searching {job.label}", as_json) as progress:
         ranking = shared_jobs.ranked(setup, names, progress, processes, cluster)
     result, right = ranking.result, True

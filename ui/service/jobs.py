@@ -19,7 +19,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import HOSTS, THIS_CPU, THIS_GPU, machine_names, rated
 from simulator.model.attention import ATTENTIONS
-from simulator.model.job import LAYOUTS, PRECISIONS, product_precision
+from simulator.model.job import LAYOUTS, PRECISIONS, Job, product_precision
 from simulator.model.whole_mean import LOSS_MEANS
 from simulator.model.workloads import registry as workloads
 from simulator.plan.bodies.update import FORMS, STATE
@@ -34,7 +34,7 @@ from simulator.predict.search.search import search as searched
 from simulator.predict.search.setup import Setup
 from simulator.predict.search.variants import read_tries
 from simulator.predict.search.workers import usual_processes, workers
-from simulator.predict.target import references
+from simulator.predict.target import Target, references
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import BASELINE, Prediction
 from traces.documents.predictions import Normal
@@ -308,13 +308,19 @@ def search(request: JobRequest, progress: Progress) -> Searched:
     with _ONE_AT_A_TIME:
         asked = asked_of(request)
         target = asked.target
-    strategies.check_shared(request.strategies or strategies.names(), request.shared)
     with _ONE_SEARCH:
-        setup = Setup(asked.job, target, request.shared)
-        tries = read_tries(request.tries) if request.tries else None
-        ranking = ranked(setup, candidates(asked.job, target.machine, request.strategies, tries, request.shared), progress)
+        ranking = ranked(Setup(asked.job, target, request.shared), tried(request, asked.job, target), progress)
     best, rival = (None if forecast is None else forecast.timeline for forecast in (ranking.best, ranking.rival))
     return Searched(ranking.result, best, rival)
+
+
+def tried(request: JobRequest, job: Job, target: Target) -> list[str]:
+    """The plans that a search of a request tries. Raises SchedcastError for strategies that no executor runs, and for unknown options."""
+    shared = request.shared
+    strategies.check_shared(request.strategies or strategies.names(), shared)
+    for text in request.strategies:
+        strategies.require_executed(strategies.parse(text, shared)[0])
+    return candidates(job, target.machine, request.strategies, read_tries(request.tries) if request.tries else None, shared)
 
 
 def ranked(setup: Setup, names: Sequence[str], progress: Progress, processes: int | None = None, cluster: str | None = None) -> Ranking:
