@@ -220,6 +220,14 @@ class JobRequest:
         """The file of the profile that `machine` names; None if it names none."""
         return profile_named(self.machine)
 
+    @property
+    def inputs(self) -> list[tuple[str, Path | None]]:
+        """The files that the request may read, with their options, which no output may overwrite. Every stored profile is one."""
+        from simulator.model.usual_batch import source_file
+
+        stored = [("a profile of this machine", path) for path in stored_profiles().values()]
+        return [("--model", source_file(self.model)), ("--profile", self.profile), *stored]
+
     def target(self, job: "Job") -> "Target":
         """What the job is predicted for. Raises SchedcastError for a machine that does not exist or cannot be placed so."""
         from calibrate.profiles import target_for

@@ -9,12 +9,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from simulator.model.usual_batch import source_file
 from traces.errors import SchedcastError
 from traces.units import read_integer
 from ui.request import DECLARED, JobRequest, Option, machine_named, optimizer_and_form
@@ -51,13 +49,6 @@ def complete_machines(incomplete: str) -> list[str]:
 
 def _beginning(incomplete: str, names) -> list[str]:
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
-
-
-def inputs(model: str, profile: Path | None = None) -> list[tuple[str, Path | None]]:
-    """Return the files that a command reads, with their options: outputs must not overwrite them. Every stored profile is one."""
-    from traces.documents.profile_files import list_profiles
-
-    return [("--model", source_file(model)), ("--profile", profile), *(("a profile of this machine", path) for path in list_profiles())]
 
 
 #: Parameters that `takes_job` passes in place of the options.

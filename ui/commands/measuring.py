@@ -34,7 +34,7 @@ from traces.errors import SchedcastError
 from traces.files import check_writable
 from traces.outputs import OutputFolder, check_outputs
 from traces.units import duration, error, percent, rough_time
-from ui.commands import job_options, schedules
+from ui.commands import schedules
 from ui.commands.output import REPORT, print_document, print_then_write, write_page
 from ui.commands.quiet import note_others, wait_for_quiet
 from ui.present import report, sentences, tables, verdicts, waterfalls
@@ -175,9 +175,7 @@ def validate(
     job = request.job().on(testbed.identity.kind)
     chosen = request.chosen(placement.plan_devices)
     order = schedules.opened(schedule, request.strategies, request.shared)
-    check_outputs(
-        {"--out": out and OutputFolder(out, REPORT), **order.outputs}, [*job_options.inputs(job.model, profile_path), *order.inputs]
-    )
+    check_outputs({"--out": out and OutputFolder(out, REPORT), **order.outputs}, [*request.inputs, *order.inputs])
     profile, place = open_profile(profile_path, calibration and profile_path is None, testbed.identity)
     job.graph()
     if warn_if_foreign(profile, place, testbed.identity) and calibration:

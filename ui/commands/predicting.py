@@ -17,7 +17,7 @@ from traces.documents.comparison import BASELINE, PYTORCH, Prediction
 from traces.documents.predictions import Normal
 from traces.errors import Refusal, SchedcastError
 from traces.outputs import check_outputs
-from ui.commands import job_options, schedules
+from ui.commands import schedules
 from ui.commands.at_once import measured_at_once
 from ui.commands.output import print_then_write
 from ui.present import labels, predictions, sentences, tables, waterfalls
@@ -90,7 +90,7 @@ def predict(
             f"--measured {measured:g} is compared with one prediction; expected seconds above 0, one --batch, one --machine and at most one"
             " --strategy"
         )
-    check_outputs({"--timeline": timeline, **order.outputs}, [*job_options.inputs(first.model, first.profile), *order.inputs])
+    check_outputs({"--timeline": timeline, **order.outputs}, [*first.inputs, *order.inputs])
     texts = list(order.texts)
     asked = [
         _asked([each for each in requests if each.machine == machine], order, calibration, quiet=as_json)

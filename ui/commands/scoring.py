@@ -17,11 +17,12 @@ from traces.documents.scoreboard import Scoreboard, ScoredStep
 from traces.errors import Code, SchedcastError
 from traces.files import Table, read_table
 from traces.outputs import check_outputs, is_special
-from ui.commands import job_options, listing
+from ui.commands import listing
 from ui.commands.output import print_then_write
 from ui.commands.own_pairs import NEEDED, is_table
 from ui.present import scoreboards
 from ui.present.tables import console as terminal
+from ui.request import JobRequest, machine_named
 from ui.service import jobs
 
 #: Steps of a large table that are predicted.
@@ -62,7 +63,7 @@ def score(
     for option, number in (("--sample", sample), ("--processes", processes)):
         if number is not None and number < 1:
             raise SchedcastError(f"{option} is {number}; expected at least 1")
-    check_outputs({"--out": out}, job_options.inputs("", profile))
+    check_outputs({"--out": out}, JobRequest("", machine=machine_named(None, profile)).inputs)
     document = scored(tables, profile, SAMPLE if sample is None else sample, processes, as_json, opened=opened)
 
     def show() -> None:

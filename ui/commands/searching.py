@@ -15,7 +15,6 @@ from simulator.predict.search.variants import split
 from traces.documents.search_result import SearchResult
 from traces.errors import SchedcastError
 from traces.outputs import check_outputs
-from ui.commands import job_options
 from ui.commands.output import print_then_write
 from ui.present import searches
 from ui.present.machines import partition_words, unmeasured_words
@@ -47,7 +46,7 @@ def search_plans(
     if cluster is not None and processes is not None:
         raise SchedcastError(f"--processes {processes} and --cluster {cluster} both say who evaluates; choose one of the two")
     job = request.job()
-    check_outputs({"--out": out}, job_options.inputs(job.model, request.profile))
+    check_outputs({"--out": out}, request.inputs)
     target = request.target(job)
     machine, model = target.machine, target.costs
     job = job.on(machine.devices[0].kind)

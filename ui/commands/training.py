@@ -25,7 +25,7 @@ from traces.documents.training import AUTOGRAD, ONE_BATCH, TrainingRun, largest_
 from traces.errors import SchedcastError, UnknownNameError
 from traces.outputs import Output, OutputFolder, check_outputs
 from traces.units import duration
-from ui.commands import job_options, schedules
+from ui.commands import schedules
 from ui.commands.output import TRAINING, print_then_write, write_page
 from ui.commands.quiet import wait_for_quiet
 from ui.present import trainings as training_words
@@ -120,7 +120,7 @@ def run(
     order = schedules.opened(schedule, _chosen(request, beside), shared)
     text, chosen = order.texts[0], list(order.texts)
     outputs: dict[str, Output] = {"--metrics": metrics, "--timeline": timeline, "--out": folder, **order.outputs}
-    check_outputs(outputs, [*job_options.inputs(job.model, profile_path), *order.inputs])
+    check_outputs(outputs, [*request.inputs, *order.inputs])
     profile = Profile.load(profile_path) if profile_path is not None else None
     forecasts = _planned(job, chosen, order.options, testbed, profile, mode)
     if beside:
