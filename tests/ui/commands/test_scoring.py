@@ -4,9 +4,12 @@ import json
 
 import pytest
 
-from tests.support.refusals import refused
+from tests.support.refusals import refused, refuses
+from traces import files
 from traces.documents.profile import Identity, Profile
 from traces.documents.scoreboard import Scoreboard
+from traces.errors import Code
+from ui.commands import scoring
 
 ROWS = """gpu,model,batch,value_ms,optimizer
 v100,lenet5,64,1.5,none
@@ -78,3 +81,12 @@ def test_a_table_is_judged_as_what_it_is(schedcast, folder, tmp_path):
     assert schedcast.call("judge", pairs, "--json").document == schedcast.call("rules", pairs, "--json").document
     refused(schedcast.call("judge", pairs, folder), "mine.csv has pairs, and", "has steps; judge one after the other")
     refused(schedcast.call("judge", pairs, "--sample", 9), "--sample 9 is for tables of measured steps")
+
+
+def test_a_table_is_read_once(tmp_path, monkeypatch):
+    reads, read_text = [], files.read_text
+    monkeypatch.setattr(files, "read_text", lambda path, *more: reads.append(path) or read_text(path, *more))
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with refuses(Code.FILE, "other.csv is no table of steps or pairs"):
+        scoring.judge([tmp_path / "other.csv"], profile=None, sample=None, processes=None, out=None, as_json=True)
+    assert reads == [tmp_path / "other.csv"]
