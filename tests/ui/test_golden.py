@@ -30,7 +30,7 @@ def held(device: str, size: int) -> AtPeak:
 
 
 def predictions():
-    """One that fits and that differs from plain training, on GPUs that it does not all use; one that does not fit; one at the limit."""
+    """One that fits, on some of the GPUs; those that do not fit; one at the limit; and one on costs that were hardly measured."""
     yield "a prediction", prediction(
         at_peak=(held("gpu0", GIB), held("gpu1", GIB * 13 // 4)), unused_devices=2, speedup_interval=(1.2, 1.3),
         against_pytorch=1.16, against_pytorch_interval=(0.9, 1.3), faster_than_pytorch_probability=0.7,
@@ -38,6 +38,9 @@ def predictions():
     )  # fmt: skip
     need = MemoryNeed(name="hbm", needed_bytes=GIB * 213 // 10, size_bytes=16 * GIB)
     yield "a prediction too large", prediction(fits=False, memories=(need,), at_peak=(held("gpu0", 21 * GIB),), largest_batch=176)
+    for changes in (True, False):
+        name = "a prediction for which no batch fits" if changes else "a prediction without other changes"
+        yield name, prediction(fits=False, batch_sought=True, changes_sought=changes)
     tight = MemoryNeed(name="hbm", needed_bytes=72 * GIB, size_bytes=80 * GIB, allocated_bytes=69 * GIB, reserved_bytes=71 * GIB)
     yield "a prediction at its limit", prediction(memories=(tight,), at_limit=("turbodl",))
     yield "a prediction without a verdict", prediction(measured_share=0.1, assumed=("the target, which is random",))
@@ -53,16 +56,24 @@ def validations():
 
 
 def searches():
-    """Ranked; verified; with stale weights; beside plain PyTorch; on costs that were hardly measured; and without a plan that fits."""
+    """Ranked; verified, with every outcome; with stale weights; beside PyTorch; on costs hardly measured; and without a plan that fits."""
     yield "a search", search_result()
     yield "a search verified", search_result(verification=verification(("a", 1, 1.0, 1.1), ("b", 2, 2.1, 1.0), ("c", 1, 1, None)))
+    yield "a search whose ranking holds", search_result(verification=verification(("a", 1, 1.1, 1.2), ("b", 2, 2.1, 2.3)))
+    yield "a search of which nothing ran", search_result(verification=verification(("c", 1, 1, None)))
+    rounds = {"a": [1.0, 1.1, 1.0, 1.1], "b": [1.1, 1.0, 1.1, 1.0]}
+    yield "a search too close to tell", search_result(verification=verification(("a", 1, 1, 1.0), ("b", 1, 1, 1.01), rounds=rounds))
+    measured = verification(("turbodl:fuse=backward", 10, 11, 12), ("baseline", 20, 19, 11))
+    yield "a search won by another plan", search_result(verification=measured, best="baseline")
     stale = ranked("pipedream", 0.010, 3.0, probability=0.97, semantics={"staleness": 1, "stages": 2})
     fresh = ranked("gpipe", 0.012, 3.0, (1.1, 1.3), semantics={"stages": 2})
     yield "a search with stale weights", search_result(plans=(stale, fresh), best="pipedream", rival=None)
     before = MeasuredStep(step_s=0.0192, against_pytorch=0.77, against_pytorch_interval=(0.7, 0.8), date="2026-01-31")
     plain = PlainStep(step_s=0.018, interval_s=(0.017, 0.02), peak_bytes=GIB, measured=before)
     loop = PlainStep(strategy="pytorch-ddp", step_s=0.02, interval_s=(0.017, 0.04), peak_bytes=GIB, fits=False)
-    yield "a search beside PyTorch", search_result(pytorch=plain, parallel=(loop,))
+    now = before.model_copy(update={"step_s": 0.025})
+    plans = (search_result().plans[0].model_copy(update={"measured": now}), *search_result().plans[1:])
+    yield "a search beside PyTorch", search_result(pytorch=plain, parallel=(loop,), plans=plans)
     yield "a search without a verdict", search_result(measured_share=0.1, machine="this-cpu")
     yield "a search without a plan that fits", search_result(fits=False)
 
