@@ -14,8 +14,7 @@ from tests.support.places import ROOT
 from traces import units
 from traces.documents.comparison import Validation
 from traces.documents.shipped import shipped_validations
-from ui.present import verdicts
-from ui.present.tables import validation_cells
+from ui.present.validations import headlines, validation_cells
 
 README = ROOT / "README.md"
 DEMO = [ROOT / f"traces/data/cpu-amd-epyc-2/validations/demo-{model}.json" for model in ("lenet5", "mobilenet_v2")]
@@ -48,7 +47,7 @@ def pieces() -> list[Piece]:
     demo = [Validation.load(path) for path in DEMO]
     steps = judged(shipped_validations(), "cpu")
     quoted = "".join(
-        f"{fill(line, WIDTH, initial_indent='> ', subsequent_indent='> ', break_on_hyphens=False)}\n" for line in verdicts.headlines(demo)
+        f"{fill(line, WIDTH, initial_indent='> ', subsequent_indent='> ', break_on_hyphens=False)}\n" for line in headlines(demo)
     )
     table = [f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|", *(f"| {' | '.join(row)} |" for row in _rows(demo))]
     covered = f"Of the {len(steps)} steps of all committed validations on CPUs, {100 * coverage(steps):.0f} % lie"

@@ -17,7 +17,7 @@ from tests.support.rule_texts import RULES
 from tests.support.sample_trainings import training
 from tests.support.small_traces import write_trace
 from traces.errors import SchedcastError
-from ui.present import trainings_page as training_report
+from ui.present import trainings
 
 #: The session of a browser that shows another page: a part of the address, and what the widgets hold.
 ADDRESSES = st.dictionaries(st.sampled_from(["report", "model", "embed", "a\0b", "", "x" * 300]), st.text(max_size=20), max_size=2)
@@ -97,7 +97,7 @@ def kept(tmp_path_factory, report):
     """A folder with a report, a training and a trace."""
     folder = tmp_path_factory.mktemp("kept")
     shutil.copytree(report, folder / "report")
-    training_report.write(folder / "training", training(40, "baseline", "autograd"))
+    trainings.write(folder / "training", training(40, "baseline", "autograd"))
     write_trace(folder / "trace.json", steps=3)
     return folder
 

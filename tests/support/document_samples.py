@@ -31,18 +31,14 @@ from traces.documents.timeline import Timeline
 from traces.documents.training import TrainingRun
 from traces.errors import Code, Refusal
 from traces.formats.perfetto import trace_document
+from ui.present import diffs, predictions, replays, reproductions, searches, trainings, validations
 from ui.present import gpu_report as gpu_reports
-from ui.present import predictions_page as prediction_pages
-from ui.present import reproductions as reproduction_words
-from ui.present import reproductions_page as reproductions
-from ui.present import sentences, tables, waterfalls
-from ui.present import trainings as training_words
-from ui.present import trainings_page as trainings
+from ui.present.blocks import Block
 from ui.present.charts import phases_figure, predictions_figure, speedups_figure
+from ui.present.page import page
 from ui.present.predictions import answers_document, place
-from ui.present.searches_page import search_section
+from ui.present.terminal import show
 from ui.present.timeline_canvas.payload import timelines_payload
-from ui.present.trainings_page import measures, training_figure
 
 GPU = Identity(kind="gpu", gpu="NVIDIA H100 80GB HBM3", sms=132, torch="2.13.0")
 
@@ -51,7 +47,10 @@ def printed(*items: Any) -> None:
     """Print items as the commands do."""
     console = Console(file=io.StringIO(), width=120)
     for item in items:
-        console.print(item, markup=False, highlight=False)
+        if isinstance(item, Block):
+            show(console, item)
+        else:
+            console.print(item, markup=False, highlight=False)
 
 
 def use_timeline(path: Path) -> None:
@@ -61,34 +60,33 @@ def use_timeline(path: Path) -> None:
     timelines_payload([timeline, timeline])
     comparison = Comparison(timeline, timeline, result())
     phases_figure(comparison)
-    printed(sentences.phase_words(comparison), phase_seconds(timeline), overlapped_kernel_seconds(timeline), phase_stretches(timeline))
+    printed(validations.phase_words(comparison), phase_seconds(timeline), overlapped_kernel_seconds(timeline), phase_stretches(timeline))
 
 
 def use_prediction(path: Path) -> None:
     """Load a prediction, print it and draw it."""
     document = Prediction.load(path)
-    printed(tables.prediction_table([document]), *sentences.prediction_words(document), *sentences.holder_words(document))
-    tables.critical_cells(document, 10)
+    printed(predictions.prediction_table([document]), *predictions.prediction_words(document), *predictions.holder_words(document))
+    predictions.critical_cells(document, 10)
     predictions_figure([document, document], ["first", "second"])
-    prediction_pages.prediction_section(document)
-    if document.waterfall:
-        printed(waterfalls.terminal_table(waterfalls.prediction_bars(document)))
+    page("Prediction", [predictions.section(document)])
+    printed(*predictions.explained(document))
     json.dumps(document.document(), allow_nan=False)
 
 
 def use_predictions(path: Path) -> None:
     """Load several predictions and write the sections of their page."""
     document = Predictions.load(path)
-    prediction_pages.predictions_sections(document)
+    page("Predictions", predictions.sections(document))
     json.dumps(document.document(), allow_nan=False)
 
 
 def use_validation(path: Path) -> None:
     """Load a validation, print it and draw it."""
     document = Validation.load(path)
-    printed(tables.validation_table([document]), sentences.job_words(document), *sentences.validation_words(document))
+    printed(validations.validation_table([document]), validations.job_words(document), *validations.validation_words(document))
     for row in document.results:
-        printed(*sentences.result_words(document, row), *sentences.memory_words(row))
+        printed(*validations.result_words(document, row), *validations.memory_words(row))
     speedups_figure(document)
     summarize([("name", document)])
     json.dumps(document.document(), allow_nan=False)
@@ -97,10 +95,10 @@ def use_validation(path: Path) -> None:
 def use_training(path: Path) -> None:
     """Load a training, print it, draw it and write its page."""
     document = TrainingRun.load(path)
-    printed(training_words.title(document), *training_words.sentences(document), training_words.cells(document))
-    for measure in measures(document):
-        training_figure(document, measure)
-    trainings.page(document)
+    printed(trainings.title(document), *trainings.sentences(document), trainings.cells(document))
+    for measure in trainings.measures(document):
+        trainings.training_figure(document, measure)
+    page("Training", [trainings.section(document)])
     json.dumps(document.document(), allow_nan=False)
 
 
@@ -128,39 +126,32 @@ def use_reproduction(path: Path) -> None:
     """Load a reproduction, print it and write its page."""
     document = Reproduction.load(path)
     for paper in document.papers:
-        printed(*reproduction_words.terminal(paper), *reproduction_words.about_words(paper))
-    reproductions.reproduction_sections(document, linked=True)
+        printed(*reproductions.blocks(paper))
+    page("Papers", reproductions.sections(document, linked=True))
     json.dumps(document.document(), allow_nan=False)
 
 
 def use_diff(path: Path) -> None:
     """Load a difference and print it."""
-    from ui.present import diffs
-
     document = Diff.load(path)
-    printed(diffs.headline(document), *diffs.words(document), diffs.cells(document))
+    printed(*diffs.blocks(document))
 
 
 def use_replay(path: Path) -> None:
     """Load the result of a replay, print it, and put it on a page."""
     from ui.commands.reporting import sections_of
-    from ui.present import replays
-    from ui.present.page import page
 
     document = ReplayResult.load(path)
-    printed(*replays.replay_words(document), replays.busy_cells(document), replays.step_cells(document), *replays.misplaced_words(document))
+    printed(*replays.blocks(document))
     page("one", sections_of(path))
     json.dumps(document.document(), allow_nan=False)
 
 
 def use_search(path: Path) -> None:
     """Load the result of a search and print it."""
-    from ui.present import searches
-
     document = SearchResult.load(path)
-    printed(searches.headline(document), *searches.words(document), searches.table(document, 10), searches.pruned_cells(document))
-    printed(*(waterfalls.terminal_table(bars) for _, bars in searches.waterfalls(document)))
-    search_section(document)
+    printed(*searches.blocks(document), searches.pruned_cells(document))
+    page("Search", [searches.section(document)])
 
 
 def _profile() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from traces.documents.comparison import Comparison, Prediction
 from traces.documents.predictions import NearStep, Normal
 from traces.documents.timeline import CriticalSpan, Span, Timeline
 from traces.errors import Code, Refusal
-from ui.present import trainings_page as training_report
+from ui.present import trainings
 from ui.present.report import write_report
 from ui.service.jobs import Answer, Choices, Figure, MachineFacts
 
@@ -39,7 +39,7 @@ def write_reports(folder: Path) -> list[Path]:
     document = document.model_copy(update={"model": NAME, "optimizer": NAME, "device": {"name": NAME}})
     write_report(folder / FILE, [document, document], [Comparison(timeline(), timeline("measured"), row)])
     curves = training(5, NAME, f"{NAME} 2", data=NAME, semantics={NAME: NAME}, mode=NAME)
-    training_report.write(folder / f"training {FILE}", curves.model_copy(update={"job": {**curves.job, "model": NAME}}))
+    trainings.write(folder / f"training {FILE}", curves.model_copy(update={"job": {**curves.job, "model": NAME}}))
     return [folder / FILE, folder / f"training {FILE}"]
 
 

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from ui.present import charts_page
+from ui.present.page import ELEMENT, library
 from ui.present.timeline_canvas import page as timelines_page
 
 _DATA = re.compile(r'<script type="application/octet-stream">([A-Za-z0-9+/=]*)</script>')
@@ -14,7 +14,7 @@ _DATA = re.compile(r'<script type="application/octet-stream">([A-Za-z0-9+/=]*)</
 
 def written_words(page: str) -> str:
     """A page without the scripts and the data of charts and timelines."""
-    return _DATA.sub("", page.replace(timelines_page.head(), "").replace(charts_page.head(), ""))
+    return _DATA.sub("", page.replace(timelines_page.head(), "").replace(library(), ""))
 
 
 def data_of_page(page: str, element: str) -> list[bytes]:
@@ -24,4 +24,4 @@ def data_of_page(page: str, element: str) -> list[bytes]:
 
 def figures_of_page(page: str) -> list[dict[str, Any]]:
     """The figures of a page's charts, as plotly takes them."""
-    return [json.loads(data) for data in data_of_page(page, charts_page.ELEMENT)]
+    return [json.loads(data) for data in data_of_page(page, ELEMENT)]

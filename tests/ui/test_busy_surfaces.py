@@ -12,11 +12,8 @@ from tests.support.search_samples import search_result, verification
 from traces.documents.comparison import Validation
 from traces.documents.verdict import verdict
 from ui.commands import measuring
-from ui.present import searches
-from ui.present import trainings as training_words
-from ui.present import trainings_page as training_report
+from ui.present import searches, trainings, validations
 from ui.present.page import page
-from ui.present.validations_page import validation_section
 
 BUSY = "busy machine: not a measurement. Other processes took 46 % of the cores"
 JUDGEMENTS = ("faster", "slower", "same", "cannot tell")
@@ -46,7 +43,7 @@ def test_the_document_has_the_share(busy, tmp_path):
 
 
 def test_a_page_begins_with_it(busy):
-    words = written_words(page("Report", [validation_section(busy, [])]))
+    words = written_words(page("Report", [validations.section(busy, [])]))
     assert words.index(BUSY) < words.index("strategies ran")
 
 
@@ -62,9 +59,9 @@ def test_a_search_is_not_verified_by_it():
 
 def test_a_training_has_no_verdict_on_it(tmp_path):
     quiet, busy = (training(40, "turbodl", "autograd", busy_share=share) for share in (0.05, 0.46))
-    assert [each.partition(", ")[2].partition(")")[0] for each in (training_words.cells(document)[1]["against PyTorch"] for document in
+    assert [each.partition(", ")[2].partition(")")[0] for each in (trainings.cells(document)[1]["against PyTorch"] for document in
             (quiet, busy))] == ["faster", "no verdict"]  # fmt: skip
-    words = written_words(Path(training_report.write(tmp_path / "t", busy)).read_text())
+    words = written_words(Path(trainings.write(tmp_path / "t", busy)).read_text())
     assert BUSY in words
 
 

@@ -15,7 +15,9 @@ from traces.documents.training import TrainingRun
 from traces.errors import SchedcastError
 from traces.process import importing_environment
 from ui.api.shown import Shown
-from ui.present import sentences, tables, trainings
+from ui.present import trainings, validations
+from ui.present.blocks import Block, Sentences
+from ui.present.terminal import show
 from ui.service.jobs import COMMAND_LINE, LINES, PROGRESS
 
 #: Exit status of a command whose answer is there and negative: numbers differ, or the job does not fit.
@@ -35,10 +37,7 @@ class Measured(Shown):
         return dict(self.document)
 
     def _print(self, console: Console) -> None:
-        table, words = _PRINTED[self.command](self.document)
-        if table is not None:
-            console.print(table)
-        tables.print_lines(console, words)
+        show(console, *_PRINTED[self.command](self.document))
 
 
 def measured(command: str, model: Any, options: Mapping[str, Any]) -> Measured:
@@ -75,22 +74,22 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
     return arguments
 
 
-def _validation(document: Mapping[str, Any]) -> tuple[Any, list[str]]:
+def _validation(document: Mapping[str, Any]) -> list[Block]:
     validation = Validation.model_validate(document)
-    return tables.validation_table([validation]), sentences.validation_words(validation)
+    return [validations.validation_table([validation]), Sentences(validations.validation_words(validation))]
 
 
-def _training(document: Mapping[str, Any]) -> tuple[Any, list[str]]:
+def _training(document: Mapping[str, Any]) -> list[Block]:
     run = TrainingRun.model_validate(document)
-    return trainings.training_table(run), trainings.sentences(run)
+    return [trainings.training_table(run), Sentences(trainings.sentences(run))]
 
 
-def _calibration(document: Mapping[str, Any]) -> tuple[Any, list[str]]:
-    return None, [f"{document['measured_keys']} costs measured, {document['keys']} in {document['profile']}"]
+def _calibration(document: Mapping[str, Any]) -> list[Block]:
+    return [Sentences([f"{document['measured_keys']} costs measured, {document['keys']} in {document['profile']}"])]
 
 
-#: By command: the table and the sentences of its document.
-_PRINTED: Mapping[str, Callable[[Mapping[str, Any]], tuple[Any, list[str]]]] = {
+#: By command: what is said of its document.
+_PRINTED: Mapping[str, Callable[[Mapping[str, Any]], list[Block]]] = {
     "validate": _validation,
     "run": _training,
     "calibrate": _calibration,

@@ -31,10 +31,10 @@ from traces.errors import Code, Refusal, SchedcastError, required
 from ui.api.shown import Shown
 from ui.api.timelines import ShownTimeline
 from ui.commands.predicting import print_normal
-from ui.present.labels import strategy_name
-from ui.present.predictions import answers_document, fit_words, memory_words, place
-from ui.present.sentences import no_verdict_words, prediction_words
-from ui.present.tables import Grid, prediction_label, prediction_table
+from ui.present.blocks import Table
+from ui.present.labels import no_verdict_words, strategy_name
+from ui.present.predictions import answers_document, fit_words, memory_words, place, prediction_label, prediction_table, prediction_words
+from ui.present.terminal import show
 from ui.request import JobRequest, optimizer_and_form
 from ui.service.jobs import measured_here
 
@@ -265,13 +265,13 @@ class Predicted(Shown):
         line(f"{where}: {units.duration(own.step_s)}{bounds}, {memory_words(own)}", "bold" if own.fits else "bold red")
         for words in (*no_verdict_words([own.measured_share], here), *fit_words(own)):
             line(words, "yellow")
-        console.print(prediction_table(list(self.predictions.values()), here))
+        show(console, prediction_table(list(self.predictions.values()), here))
         line("")
         slowest = [
             {"slowest layers": name, "ms": units.ms(s), "share": units.percent(s / own.step_s, signed=False)}
             for name, s in self.slowest_layers
         ]
-        console.print(Grid(slowest[:SLOWEST], ("slowest layers",)))
+        show(console, Table(slowest[:SLOWEST], ("slowest layers",)))
         for words in prediction_words(own, here):
             line(f"- {words}")
         self.normal()._print(console)

@@ -12,9 +12,10 @@ from traces.documents.timeline import Timeline
 from traces.errors import SchedcastError
 from traces.files import write_atomic
 from ui.api.shown import Shown
+from ui.present.blocks import Table
 from ui.present.page import page
-from ui.present.predictions_page import timeline_section
-from ui.present.tables import Grid
+from ui.present.predictions import timeline_section
+from ui.present.terminal import show
 
 #: Height in pixels of a timeline in a notebook.
 HEIGHT = 520
@@ -63,4 +64,4 @@ class ShownTimeline(Shown):
             {"lane": f"{device} {lane}", "tasks": str(len(own)), "busy": units.percent(sum(own) / (end - start), signed=False)}
             for (device, lane), own in sorted(lanes.items())
         ]
-        console.print(Grid(rows, ("lane",)))
+        show(console, Table(rows, ("lane",)))

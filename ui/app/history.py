@@ -8,8 +8,7 @@ import streamlit as st
 from simulator.predict.sweep import Outcome
 from ui.app.state import several
 from ui.present.labels import markdown_escaped
-from ui.present.sweep_chart import pareto_figure
-from ui.present.sweeps import side_by_side_cells
+from ui.present.sweeps import pareto_figure, side_by_side_cells
 
 #: Jobs that are kept.
 MOST = 40

@@ -1,4 +1,5 @@
-"""What several pages draw: timelines (a component of our own, fluid with many spans), waterfalls, and tables with their formulas.
+"""Renders blocks in the app, and what several pages draw: tables with their formulas, and timelines (a component of our own, fluid with
+many spans).
 
 A trace opens in ui.perfetto.dev from the browser's page; it goes to no server.
 """
@@ -9,25 +10,27 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
+import pandas as pd
 import streamlit as st
 
-from traces.documents.comparison import Prediction, ValidationResult
 from traces.documents.timeline import Timeline
 from traces.formats.perfetto import trace_document
 from ui.app.state import COMPONENT
-from ui.present import waterfalls
+from ui.present.blocks import Block, Figure, Group, Headline, Note, Sentences, Table, Timelines
 from ui.present.formulas import FORMULAS, column_formulas, formulas_markdown
-from ui.present.labels import markdown_escaped, strategy_name
+from ui.present.labels import markdown_escaped
 from ui.present.timeline_canvas.page import script, style
 from ui.present.timeline_canvas.payload import timelines_payload
-from ui.present.waterfall_figures import waterfall_figure
 
 
 def table_ui(rows: Sequence[Mapping[str, Any]], shown: Any = None) -> None:
     """Show rows, column name to text or number. `shown`: the same rows with styles."""
     quantities = column_formulas(rows[0] if rows else ())
     config = {head: st.column_config.Column(help=FORMULAS[quantity]) for head, quantity in quantities.items()}
+    if rows and OPEN in rows[0]:
+        config[OPEN] = st.column_config.LinkColumn(OPEN, display_text=OPEN)
     st.dataframe(rows if shown is None else shown, hide_index=True, column_config=config)
 
 
@@ -37,19 +40,61 @@ def formulas_ui(*quantities: str) -> None:
         st.markdown(formulas_markdown(quantities))
 
 
-def prediction_waterfall_ui(prediction: Prediction) -> None:
-    """Show why a strategy is faster or slower than the baseline; nothing for the baseline itself."""
-    if prediction.waterfall:
-        st.write(markdown_escaped(" ".join(waterfalls.prediction_words(prediction))))
-        title = f"From the baseline to {strategy_name(prediction.strategy)}"
-        st.plotly_chart(waterfall_figure(waterfalls.prediction_bars(prediction), title), key="waterfall")
+def blocks_ui(blocks: Sequence[Block], key: str) -> None:
+    """Show blocks, each in the app's form. `key`: what keeps their charts and timelines apart from others of the page."""
+    for number, block in enumerate(blocks):
+        own = f"{key} {number}"
+        match block:
+            case Headline():
+                st.subheader(markdown_escaped(block.text), anchor=False)
+            case Sentences() if block.lines:
+                st.markdown(_sentences(block))
+            case Table() if block.rows:
+                _table_ui(block)
+            case Figure():
+                st.plotly_chart(block.draw(), key=own)
+            case Timelines():
+                timelines_ui(own, *block.timelines, title=block.title)
+            case Note():
+                st.caption(markdown_escaped(block.text))
+            case Group() if block.folded:
+                with st.expander(markdown_escaped(block.title)):
+                    blocks_ui(block.blocks, own)
+            case Group():
+                if block.title:
+                    st.subheader(markdown_escaped(block.title), anchor=False)
+                blocks_ui(block.blocks, own)
 
 
-def measured_waterfall_ui(result: ValidationResult) -> None:
-    """Show why the measured step is not as long as predicted; nothing if the document does not say."""
-    if result.waterfall:
-        st.write(markdown_escaped(" ".join(waterfalls.measured_words(result))))
-        st.plotly_chart(waterfall_figure(waterfalls.measured_bars(result), "From predicted to measured"), key="measured waterfall")
+def _sentences(block: Sentences) -> str:
+    """Sentences as a list, in yellow what a terminal shows so, or as a paragraph."""
+    lines = [markdown_escaped(line) for line in block.lines]
+    if not block.listed:
+        return " ".join(lines)
+    lines = [f":orange[{line}]" if block.styles.get(number) == "yellow" else line for number, line in enumerate(lines)]
+    below = [f"  \n  :small[{markdown_escaped(text)}]" for text in block.below] or [""] * len(lines)
+    return "\n".join(f"- {line}{small}" for line, small in zip(lines, below, strict=True))
+
+
+#: What leads from a row to the page that asks for it, and the color of rows that a terminal shows in red.
+OPEN, RED = "What if", "color: #D1495B"
+
+
+def _table_ui(block: Table) -> None:
+    """Show a table, in a box that opens on request if it is a detail."""
+    rows = list(block.rows)
+    if any(block.asks):
+        rows = [{**row, OPEN: f"what-if?{urlencode(query, doseq=True)}"} for row, query in zip(rows, block.asks, strict=True)]
+    shown = None
+    if "red" in block.styles.values():  # styles take longer than all else
+        red = [RED if block.styles.get(number) == "red" else "" for number in range(len(rows))]
+        shown = pd.DataFrame(rows).style.apply(lambda column: red)
+    with st.expander(markdown_escaped(block.title)) if block.detail and block.title else st.container():
+        if block.title and not block.detail:
+            st.markdown(f"**{markdown_escaped(block.title)}**")
+        table_ui(rows, shown)
+        for text in filter(None, (block.caption, block.about)):
+            st.caption(markdown_escaped(text))
 
 
 _button = st.components.v2.component(

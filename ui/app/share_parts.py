@@ -10,8 +10,9 @@ import streamlit as st
 from traces.documents.timeline import Timeline
 from traces.errors import SchedcastError
 from ui.app.state import BUTTON
+from ui.present.blocks import Section
 from ui.present.labels import markdown_escaped
-from ui.present.page import Section, page
+from ui.present.page import page
 from ui.present.pictures import svg
 from ui.present.timeline_picture import timelines_figure
 

@@ -14,8 +14,9 @@ from simulator.strategies.sharding.network import Network
 from traces import units
 from traces.errors import SchedcastError
 from ui.commands.output import print_document
-from ui.present.tables import Grid, print_lines
-from ui.present.tables import console as terminal
+from ui.present.blocks import Table
+from ui.present.terminal import console as terminal
+from ui.present.terminal import print_lines, show
 from ui.request import JobRequest
 from ui.service import jobs
 
@@ -57,7 +58,7 @@ def deepa_cost(request: JobRequest, *, layer: str, configs: Sequence[str], input
         print_document(document(job, machine, network.layers[number].name, rows))
         return
     console = terminal()
-    console.print(table(rows))
+    show(console, table(rows))
     print_lines(console, [words(network, number, machine, given)])
 
 
@@ -86,7 +87,7 @@ def document(job: Job, machine: Machine, layer: str, rows: Sequence[LayerCost]) 
     }
 
 
-def table(rows: Sequence[LayerCost]) -> Grid:
+def table(rows: Sequence[LayerCost]) -> Table:
     """The costs as a table; the cheapest row is bold."""
     least = min(row.total_s for row in rows)
     cells = [
@@ -102,7 +103,7 @@ def table(rows: Sequence[LayerCost]) -> Grid:
         }
         for row in rows
     ]
-    return Grid(cells, ("config",), styles={n: "bold" for n, row in enumerate(rows) if row.total_s == least and len(rows) > 1})
+    return Table(cells, ("config",), styles={n: "bold" for n, row in enumerate(rows) if row.total_s == least and len(rows) > 1})
 
 
 def words(network: Network, layer: int, machine: Machine, given: Configuration | None) -> str:

@@ -10,8 +10,9 @@ from traces import units
 from traces.errors import SchedcastError, UnknownNameError
 from ui.commands.output import print_json, print_then_write
 from ui.present import machines as words
+from ui.present.blocks import Table
 from ui.present.labels import option_value
-from ui.present.tables import Grid, console, print_lines
+from ui.present.terminal import console, print_lines, show
 
 if TYPE_CHECKING:
     from simulator.machine.machine import Machine
@@ -152,7 +153,7 @@ def _sourced(known: Mapping[str, tuple[float, str]]) -> list[dict[str, object]]:
 def _machine(machine: "Machine", calibrated: str) -> None:
     """Print every figure of a machine with its source, and where its costs come from."""
     rows, sources = words.figure_cells(words.figures(machine))
-    console().print(Grid(rows, ("figure",), title=f"{machine.name}: {words.specification_words(machine, 'fp32')}"))
+    show(console(), Table(rows, ("figure",), title=f"{machine.name}: {words.specification_words(machine, 'fp32')}"))
     print("Sources:")
     for number, source in enumerate(sources, 1):
         print_lines(console(), [source], mark=f"{number}. ")
@@ -171,15 +172,11 @@ def rules(as_json: bool, pairs: Mapping[Path, "Table | None"] = MappingProxyType
     made = [judgment for path, opened in pairs.items() for judgment in own_pairs.judgments(path, opened)]
     document = own_pairs.records(made) if pairs else words.documented()
 
-    def show() -> None:
-        terminal, names = console(), ", ".join(map(str, pairs))
-        title, about = (f"What-if rules beside {names}", words.HOW_JUDGED) if pairs else (words.TITLE, words.ABOUT)
-        terminal.print(Grid(words.record_cells(document), words.WORDS, title=title, caption=about))
-        print_lines(terminal, (words.total_words(document), *words.miss_words(document), *map(words.judgment_words, made)))
-        if document.left_out:
-            terminal.print(Grid(words.left_out_cells(document), words.WORDS, title=words.LEFT_OUT_TITLE))
+    def say() -> None:
+        title, about = (f"What-if rules beside {', '.join(map(str, pairs))}", words.HOW_JUDGED) if pairs else (words.TITLE, words.ABOUT)
+        show(console(), *words.blocks(document, title, about, made))
 
-    print_then_write(as_json, document.document, show, None if out is None else lambda: document.save(out))
+    print_then_write(as_json, document.document, say, None if out is None else lambda: document.save(out))
 
 
 def profiles(as_json: bool, name: str | None = None) -> None:
@@ -241,7 +238,7 @@ def _profile(path: Path, profile: "Profile", as_json: bool) -> None:
         ("Optimizer updates, warm and cold: the largest", words.update_cells(profile), ("update",)),
     ):
         if cells:
-            terminal.print(Grid(cells, left, ("FLOPs per byte", "GFLOP/s"), title=title))
+            show(terminal, Table(cells, left, ("FLOPs per byte", "GFLOP/s"), title=title))
         else:
             print(f"{title}: none was measured")
 
@@ -249,4 +246,4 @@ def _profile(path: Path, profile: "Profile", as_json: bool) -> None:
 def table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Print a table of texts."""
     cells = [dict(zip(columns, row, strict=True)) for row in rows]
-    console().print(Grid(cells, columns))
+    show(console(), Table(cells, columns))

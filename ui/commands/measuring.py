@@ -37,10 +37,11 @@ from traces.units import duration, error, percent, rough_time
 from ui.commands import schedules
 from ui.commands.output import REPORT, print_document, print_then_write, write_page
 from ui.commands.quiet import note_others, wait_for_quiet
-from ui.present import report, sentences, tables, verdicts, waterfalls
+from ui.present import report, validations
+from ui.present.blocks import Sentences
 from ui.present.machines import partition_words
-from ui.present.tables import console as terminal
-from ui.present.tables import print_lines
+from ui.present.terminal import console as terminal
+from ui.present.terminal import show
 from ui.request import JobRequest
 from ui.service import jobs
 
@@ -144,7 +145,7 @@ def calibrate(request: JobRequest, output: Path | None, as_json: bool, wait_s: f
         )  # fmt: skip
     else:
         print(
-            *filter(None, [verdicts.busy_line(busy_share, testbed.identity.kind)]),
+            *filter(None, [labels.busy_line(busy_share, testbed.identity.kind)]),
             f"{measured} costs measured, {total} in {place}",
             sep="\n",
         )
@@ -284,13 +285,7 @@ def _show(
 
 
 def _print(outcomes: list[Outcome], notes: Sequence[str]) -> None:
-    validations = [outcome.validation for outcome in outcomes]
-    console = terminal()
-    print_lines(console, verdicts.headlines(validations), "bold", mark="")
-    console.print(tables.validation_table(validations))
-    for validation in validations:
-        print_lines(console, [*sentences.validation_words(validation), *waterfalls.validation_words(validation)])
-    print_lines(console, notes)
+    show(terminal(), *validations.printed([outcome.validation for outcome in outcomes]), Sentences(notes))
 
 
 def _write(outcomes: list[Outcome], out: Path) -> None:

@@ -20,11 +20,11 @@ from traces.outputs import check_outputs
 from ui.commands import schedules
 from ui.commands.at_once import measured_at_once
 from ui.commands.output import print_then_write
-from ui.present import labels, predictions, sentences, tables, waterfalls
+from ui.present import labels, predictions
 from ui.present.machines import partition_words, unmeasured_words
 from ui.present.predictions import answers_document, place, predictions_table
-from ui.present.tables import console as terminal
-from ui.present.tables import print_lines
+from ui.present.terminal import console as terminal
+from ui.present.terminal import print_lines, show
 from ui.request import JobRequest
 from ui.service import jobs as shared_jobs
 
@@ -180,7 +180,7 @@ def _print_one(row: Row, show_plan: bool, speed: Normal | None) -> None:
     print_lines(console, predictions.fit_words(row.prediction), "bold red", mark="")
     texts = [text for text in dict.fromkeys((*references(target.machine), BASELINE, row.text)) if text in own.known]
     shown = [row.prediction if text == row.text else own.prediction(text) for text in texts]
-    console.print(tables.prediction_table(shown, shared_jobs.measured_here(target.costs)))
+    show(console, predictions.prediction_table(shown, shared_jobs.measured_here(target.costs)))
     print_lines(console, filter(None, [partition_words(target.machine), unmeasured_words([target.machine])]))
     if isinstance(baseline := own.forecasts[BASELINE], Refusal):
         print_lines(console, [f"There is no baseline to compare with: {baseline.words}"])
@@ -191,15 +191,13 @@ def _print_one(row: Row, show_plan: bool, speed: Normal | None) -> None:
 def print_normal(speed: Normal | None, console: Console) -> None:
     """Print how a step compares with a measured one and with published ones, if any of it is known."""
     if speed is not None:
-        print_lines(console, predictions.normal_words(speed))
-        if speed.near:
-            console.print(predictions.near_table(speed))
+        show(console, *predictions.normality(speed))
 
 
 def _print_no_verdict(rows: Sequence[Row], console: Console) -> None:
     """Say first if too little was measured for a verdict."""
     here = all(shared_jobs.measured_here(row.answers.target.costs) for row in rows)
-    words = sentences.no_verdict_words((row.prediction.measured_share for row in rows), here)
+    words = labels.no_verdict_words((row.prediction.measured_share for row in rows), here)
     print_lines(console, words, "bold yellow", mark="")
 
 
@@ -213,7 +211,7 @@ def _print_many(rows: Sequence[Row], asked: bool, details: bool, show_plan: bool
     machines = {row.answers.target.machine.name: row.answers.target.machine for row in rows}
     console = terminal()
     _print_no_verdict(predicted, console)
-    console.print(predictions_table([(row.answers.job.batch, row.answers.target.machine.name, row.prediction) for row in predicted]))
+    show(console, predictions_table([(row.answers.job.batch, row.answers.target.machine.name, row.prediction) for row in predicted]))
     lines = [partition_words(machine) for machine in machines.values()]
     lines += assumed_words(predicted)
     lines.append(unmeasured_words(row.answers.target.machine for row in rows))
@@ -224,7 +222,7 @@ def _print_many(rows: Sequence[Row], asked: bool, details: bool, show_plan: bool
         words = predictions.fit_words(row.prediction)
         if (asked and row.text == PYTORCH) or not (words or explained):
             continue
-        print_lines(console, [f"\n{tables.prediction_label(row.prediction)}, {row.where}"], "bold", mark="")
+        print_lines(console, [f"\n{predictions.prediction_label(row.prediction)}, {row.where}"], "bold", mark="")
         print_lines(console, words, "red", mark="")
         if explained:
             _explain(console, row, show_plan)
@@ -239,18 +237,7 @@ def assumed_words(rows: Iterable[Row]) -> list[str]:
 
 def _explain(console: Console, row: Row, show_plan: bool) -> None:
     """Print why a prediction is as it is, part by part, and its plan if it is to be shown."""
-    document, plan = row.prediction, row.forecast.plan
-    divided = labels.division(plan.semantics)
-    words = sentences.prediction_words(document, shared_jobs.measured_here(row.answers.target.costs))
-    folded, experts = (plan.semantics.get(name) for name in ("folded", "experts"))
-    words = [
-        *([f"Layers are divided by {divided}."] if divided else []),
-        *([f"Experts are {experts}."] if experts else []),
-        *words,
-        *([f"{folded}."] if folded else []),
-    ]
-    print_lines(console, [*words, *waterfalls.prediction_words(document)])
-    if document.waterfall:
-        console.print(waterfalls.terminal_table(waterfalls.prediction_bars(document), console.width))
+    plan = row.forecast.plan
+    show(console, *predictions.explained(row.prediction, shared_jobs.measured_here(row.answers.target.costs), plan.semantics))
     if show_plan:
         console.print(f"\n{outline(plan)}", highlight=False, markup=False, soft_wrap=True, end="")

@@ -25,7 +25,8 @@ from traces.outputs import OutputFolder, archive_path, check_outputs, write_arch
 from traces.units import read_integer
 from ui.commands.output import GPU_FIRST, GPU_REPORT, print_document
 from ui.present import gpu_report as page
-from ui.present import verdicts
+from ui.present import labels
+from ui.present.terminal import show
 from ui.service import jobs
 
 #: Columns of tables that are not written to a terminal.
@@ -63,7 +64,7 @@ def gpu_report(
     if out is None or wait_s:
         with jobs.progress("waiting for other processes", as_json) as bar, Processes(Path(), opener) as processes:
             product, busy_share = processes.look(wait_s, lambda text: bar(0, 1, text))
-        if line := verdicts.busy_line(busy_share, "gpu"):
+        if line := labels.busy_line(busy_share, "gpu"):
             print(f"schedcast: {line}", file=sys.stderr)
     folder = out or default_place(product)
     _check_outputs(folder, archive)
@@ -136,7 +137,7 @@ def write(
         if latest is not None:
             say(f"{page.part_line(latest)} ({clock_words(runner.left_s())} left)")
             if latest.status == "done" and latest.name in validations:
-                console.print(page.console_table(latest.name, validations[latest.name]))
+                show(console, page.console_table(latest.name, validations[latest.name]))
 
     with jobs.progress("probing the GPU", as_json) as bar:
         runner = Runner(

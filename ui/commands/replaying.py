@@ -19,13 +19,10 @@ from traces.files import starts_with_schema
 from traces.formats.perfetto import export
 from traces.outputs import OutputFolder, check_outputs
 from ui.commands.output import DIFF, print_then_write
-from ui.present import diffs as diff_words
-from ui.present import replays as replay_words
-from ui.present import rooflines
+from ui.present import diffs, replays
 from ui.present.labels import labelled_rows
-from ui.present.tables import Grid, print_lines
-from ui.present.tables import console as terminal
-from ui.present.waterfalls import terminal_table
+from ui.present.terminal import console as terminal
+from ui.present.terminal import show
 from ui.service.jobs import stages
 
 
@@ -58,30 +55,9 @@ def replay(
 
 def print_replay(result: ReplayResult, details: bool, console: Console) -> None:
     """Print what a replay says, from the verdict down to, with `details`, what was assumed."""
-    print_lines(console, [replay_words.headline(result)], "bold", mark="")
-    lines = [*replay_words.wait_words(result, result.median_step), *replay_words.ladder_words(result), *replay_words.slow_words(result)]
-    lines += replay_words.words(result.stragglers, result.gpu_period_simulated_s)
-    print_lines(console, (*lines, *replay_words.replay_words(result)))
-    for title, cells in replay_words.tables(result):
-        console.print(Grid(cells, replay_words.WORDS, title=title))
-    if result.what_if is not None:
-        print_lines(console, replay_words.what_if_words(result.what_if))
-    if details:
-        _print_details(console, result)
-    else:
+    show(console, *replays.blocks(result), details=details)
+    if not details:
         console.print("--details shows the rules, what they assume, and how well the replay places the kernels.", highlight=False)
-
-
-def _print_details(console: Console, result: ReplayResult) -> None:
-    """Print what was assumed, the streams and steps, and the worst-placed kernels."""
-    if result.what_if is not None:
-        print_lines(console, replay_words.assumption_words(result.what_if))
-    else:
-        print_lines(console, replay_words.rule_words(result))
-    print_lines(console, (*rooflines.words(result.roofline), *rooflines.memory_words(result.memory)))
-    for title, cells in replay_words.detail_tables(result):
-        console.print(Grid(cells, replay_words.WORDS, title=title))
-    print_lines(console, replay_words.misplaced_words(result))
 
 
 def diff(a: str, b: str | None, perfetto: Path | None, out: Path | None, as_json: bool) -> None:
@@ -159,13 +135,8 @@ def _place(name: str) -> tuple[str, str | None]:
 
 def print_diff(document: Diff, console: Console) -> None:
     """Print why two runs differ."""
-    print_lines(console, [diff_words.headline(document)], "bold", mark="")
-    print_lines(console, diff_words.words(document))
-    console.print(terminal_table(diff_words.diff_bars(document), console.width))
-    console.print(Grid(diff_words.cells(document), (diff_words.TERM,)))
+    show(console, *diffs.blocks(document))
 
 
 def _write(out: Path, document: Diff, timelines: Mapping[str, Timeline], steps: Sequence[Timeline]) -> None:
-    from ui.present import diffs_page as diff_report  # here, because it loads plotly
-
-    print(f"report: {diff_report.write(out, document, timelines, steps)}", file=sys.stderr)
+    print(f"report: {diffs.write(out, document, timelines, steps)}", file=sys.stderr)

@@ -17,33 +17,28 @@ from traces.errors import UnusableFileError
 from traces.files import starts_with_schema, write_atomic
 from traces.outputs import check_outputs
 from ui.commands.output import DIFF, REPRODUCTION, TRAINING, print_then_write
-from ui.present import diffs_page as diff
-from ui.present.page import Section, page
-from ui.present.predictions_page import prediction_section, predictions_sections, timeline_section
-from ui.present.replays_page import replay_section
+from ui.present import diffs, predictions, replays, reproductions, searches, trainings, validations
+from ui.present.blocks import Section
+from ui.present.page import page
 from ui.present.report import read_report
-from ui.present.reproductions_page import reproduction_sections
-from ui.present.searches_page import search_section
-from ui.present.trainings_page import training_section
-from ui.present.validations_page import report_sections
 
 
 def _validation_sections(place: Path) -> list[Section]:
     report = read_report(place)
-    return report_sections(report.validations, report.comparisons)
+    return validations.sections(report.validations, report.comparisons)
 
 
 #: By the schema of a file: what its sections are made of.
 DOCUMENTS: Mapping[str, Callable[[Path], list[Section]]] = MappingProxyType({
     "schedcast.validation": _validation_sections,
-    "schedcast.search": lambda path: [search_section(SearchResult.load(path))],
-    "schedcast.replay": lambda path: [replay_section(ReplayResult.load(path))],
-    "schedcast.diff": lambda path: [diff.diff_section(Diff.load(path))],
-    "schedcast.prediction": lambda path: [prediction_section(Prediction.load(path))],
-    "schedcast.predictions": lambda path: predictions_sections(Predictions.load(path)),
-    "schedcast.timeline": lambda path: [timeline_section(Timeline.load(path), path.name)],
-    "schedcast.run": lambda path: [training_section(TrainingRun.load(path))],
-    "schedcast.reproduction": lambda path: reproduction_sections(Reproduction.load(path)),
+    "schedcast.search": lambda path: [searches.section(SearchResult.load(path))],
+    "schedcast.replay": lambda path: [replays.section(ReplayResult.load(path))],
+    "schedcast.diff": lambda path: [diffs.section(Diff.load(path))],
+    "schedcast.prediction": lambda path: [predictions.section(Prediction.load(path))],
+    "schedcast.predictions": lambda path: predictions.sections(Predictions.load(path)),
+    "schedcast.timeline": lambda path: [predictions.timeline_section(Timeline.load(path), path.name)],
+    "schedcast.run": lambda path: [trainings.section(TrainingRun.load(path))],
+    "schedcast.reproduction": lambda path: reproductions.sections(Reproduction.load(path)),
 })  # fmt: skip
 
 
@@ -65,7 +60,7 @@ def sections_of(path: Path | str) -> list[Section]:
 
 def _folder_sections(folder: Path) -> list[Section]:
     if os.path.exists(folder / DIFF.document):
-        return [diff.read(folder)]
+        return [diffs.read(folder)]
     for kind in (TRAINING, REPRODUCTION):
         if os.path.exists(folder / kind.document):
             return DOCUMENTS[kind.schema](folder / kind.document)

@@ -14,8 +14,10 @@ from traces.outputs import OutputFolder, check_outputs
 from traces.process import interrupts_delayed
 from ui.commands import listing
 from ui.commands.output import REPRODUCTION, print_json, print_then_write
-from ui.present import reproductions as reproduction_tables
-from ui.present.tables import console as terminal
+from ui.present import reproductions
+from ui.present.blocks import Group
+from ui.present.terminal import console as terminal
+from ui.present.terminal import show
 from ui.service import jobs
 
 
@@ -40,12 +42,11 @@ def reproduction(name: str | None, measure: bool, out: Path | None, as_json: boo
         same_numbers &= same
     document = sources[0].document(shown[0]) if len(sources) == 1 else Reproduction(papers=tuple(shown))
 
-    def show() -> None:
-        console = terminal()
-        for part in (part for paper in shown for part in reproduction_tables.terminal(paper)):
-            console.print(part)
+    def say() -> None:
+        for paper in shown:
+            show(terminal(), Group(f"{paper.name}: {paper.title}", reproductions.blocks(paper)))
 
-    print_then_write(as_json, document.document, show, None if out is None else lambda: _write(document, out))
+    print_then_write(as_json, document.document, say, None if out is None else lambda: _write(document, out))
     if not same_numbers:
         raise typer.Exit(1)
 
@@ -57,9 +58,7 @@ def reproduced(source: reproduce.Source, measure: bool, quiet: bool, wait_s: flo
 
 
 def _write(document: Reproduction, out: Path) -> None:
-    from ui.present import reproductions_page as reproduction_report  # here, because it loads plotly
-
-    print(f"report: {reproduction_report.write(out, document)}", file=sys.stderr)
+    print(f"report: {reproductions.write(out, document)}", file=sys.stderr)
 
 
 def papers(as_json: bool) -> None:

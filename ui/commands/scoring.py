@@ -21,7 +21,8 @@ from ui.commands import listing
 from ui.commands.output import print_then_write
 from ui.commands.own_pairs import NEEDED, is_table
 from ui.present import scoreboards
-from ui.present.tables import console as terminal
+from ui.present.terminal import console as terminal
+from ui.present.terminal import show
 from ui.request import JobRequest, machine_named
 from ui.service import jobs
 
@@ -66,11 +67,10 @@ def score(
     check_outputs({"--out": out}, JobRequest("", machine=machine_named(None, profile)).inputs)
     document = scored(tables, profile, SAMPLE if sample is None else sample, processes, as_json, opened=opened)
 
-    def show() -> None:
-        for part in scoreboards.terminal(document):
-            terminal().print(part, highlight=False, markup=False)
+    def say() -> None:
+        show(terminal(), *scoreboards.blocks(document))
 
-    print_then_write(as_json, document.document, show, None if out is None else lambda: document.save(out))
+    print_then_write(as_json, document.document, say, None if out is None else lambda: document.save(out))
 
 
 def scored(

@@ -18,13 +18,10 @@ from traces.outputs import check_outputs
 from ui.commands.output import print_then_write
 from ui.present import searches
 from ui.present.machines import partition_words, unmeasured_words
-from ui.present.tables import console as terminal
-from ui.present.tables import print_lines
+from ui.present.terminal import console as terminal
+from ui.present.terminal import show
 from ui.request import JobRequest
 from ui.service import jobs as shared_jobs
-
-#: Rows of the terminal's table.
-SHOWN = 15
 
 
 def search_plans(
@@ -143,6 +140,4 @@ def _verified(
 
 def print_search(result: SearchResult, console: Console, about: Sequence[str] = ()) -> None:
     """Print the ranking and why the best plan wins. `about`: sentences on the machine."""
-    print_lines(console, [searches.headline(result)], "bold", mark="")
-    console.print(searches.table(result, SHOWN))
-    print_lines(console, (*about, *searches.words(result)))
+    show(console, *searches.blocks(result, about))

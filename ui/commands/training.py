@@ -29,8 +29,9 @@ from ui.commands import schedules
 from ui.commands.output import TRAINING, print_then_write, write_page
 from ui.commands.quiet import wait_for_quiet
 from ui.present import trainings as training_words
-from ui.present.tables import console as terminal
-from ui.present.verdicts import busy_line
+from ui.present.labels import busy_line
+from ui.present.terminal import console as terminal
+from ui.present.terminal import show
 from ui.request import JobRequest
 from ui.service import jobs
 
@@ -279,9 +280,7 @@ def _writers(document: TrainingRun, metrics: Path | None, out: Path | None) -> l
 
     def page() -> Path:
         document.save(out / TRAINING.document)
-        from ui.present import trainings_page as training_report  # draws pictures: its imports take a second
-
-        return training_report.write(out, document)
+        return training_words.write(out, document)
 
     return [None if metrics is None else lambda: document.save(metrics), None if out is None else lambda: write_page(page, out)]
 
@@ -292,6 +291,6 @@ def _print(document: TrainingRun) -> None:
     expected = f", predicted {duration(document.predicted_step_s)}" if document.predicted_step_s is not None else ""
     print(f"{document.curves[0].name}: {duration(document.step_s)} per step (median of {len(document.step_runs_s)}){expected}")
     if any(curve.evaluations for curve in document.curves):
-        terminal().print(training_words.training_table(document))
+        show(terminal(), training_words.training_table(document))
     for line in training_words.sentences(document):
         print(line)

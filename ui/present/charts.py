@@ -1,12 +1,8 @@
-"""Interactive charts of validations and predictions: step times, speed-ups, phases, and measured steps in their intervals.
-
-Backgrounds are transparent and text has no color of its own, so that a chart suits light and dark pages.
-"""
+"""Interactive charts of validations and predictions: step times, speed-ups, phases, and measured steps in their intervals."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from textwrap import wrap
 from types import MappingProxyType
 
 import plotly.graph_objects as go
@@ -16,8 +12,9 @@ from simulator.predict.coverage import Judged, by_group, coverage
 from traces import units
 from traces.documents.comparison import Comparison, Prediction, Validation
 from traces.documents.verdict import Gain
-from ui.present import palette, verdicts
-from ui.present.labels import labelled_rows, plain_label, plotly_escaped
+from ui.present import palette
+from ui.present.labels import labelled_rows, plain_label
+from ui.present.palette import finished, plotly_escaped
 
 #: How much of a bar's color is seen.
 _FAINT = 0.35
@@ -139,14 +136,8 @@ def rival_name(validation: Validation) -> str:
     return "the baseline" if validation.reference_step_s is None else "PyTorch"
 
 
-#: Characters of a line of a chart's title, which fits into a page of 900 pixels with a sidebar; and the height of a line.
-TITLE_WIDTH, TITLE_LINE_PX = 52, 22
-#: Lines of a title. What is longer is cut: with more, the margin leaves a chart no room.
-TITLE_LINES = 4
-
-
-def speedups_figure(validation: Validation) -> go.Figure:
-    """Step times and speed-ups per strategy, plain PyTorch first. The title is the headline of the validation.
+def speedups_figure(validation: Validation, title: str = "") -> go.Figure:
+    """Step times and speed-ups per strategy, plain PyTorch first. `title`: the result in a few words.
 
     Left: predicted step times with 90 % intervals, and measured ones with the range of all runs. Right: speed-ups over plain PyTorch (over
     the baseline, if plain PyTorch was not measured) with 90 % intervals.
@@ -166,7 +157,6 @@ def speedups_figure(validation: Validation) -> go.Figure:
     )  # fmt: skip
     _add_gains(figure, drawn)
     notes = [row.gain.judged if row.gain is not None else "" for row in drawn]
-    title = verdicts.short_headline(validation) or "Step time per strategy"
     figure.update_xaxes(
         title_text=f"speed-up<br>over {rival_name(validation)}",
         automargin=True,
@@ -175,7 +165,7 @@ def speedups_figure(validation: Validation) -> go.Figure:
         zeroline=False,
         col=2,
     )
-    return _strategy_axes(figure, title, [row.label for row in drawn], notes, col=1)
+    return _strategy_axes(figure, title or "Step time per strategy", [row.label for row in drawn], notes, col=1)
 
 
 def _add_gains(figure: go.Figure, drawn: Sequence[Row]) -> None:
@@ -273,21 +263,3 @@ def phases_figure(comparison: Comparison) -> go.Figure:
         )
     figure.update_yaxes(title_text="task time per step, ms", gridcolor=palette.GRID)
     return finished(figure, "Task time per phase", drawn_px=240, barmode="group")
-
-
-def finished(figure: go.Figure, title: str, drawn_px: float, legend: bool = True, **layout) -> go.Figure:
-    """Give the figure a title at the left, a legend under it and transparent backgrounds. `drawn_px`: the height inside the margins.
-
-    A long title has up to TITLE_LINES lines, since plotly cuts what does not fit. `legend`: whether there is a legend, which takes room.
-    """
-    lines = wrap(title, TITLE_WIDTH, max_lines=TITLE_LINES, placeholder="…")
-    more = TITLE_LINE_PX * max(0, len(lines) - 1)
-    margin = {"l": 10, "r": 20, "t": more + (96 if legend else 44), "b": 50}
-    height = drawn_px + margin["t"] + margin["b"]
-    place = {"orientation": "h", "yref": "container", "yanchor": "top", "y": 1 - (36 + more) / height, "xanchor": "left", "x": 0}
-    text = "<br>".join(map(plotly_escaped, lines))
-    heading = {"text": text, "x": 0, "xanchor": "left", "yanchor": "top", "y": 1 - (8 + more) / height, "yref": "container"}
-    clear = {"paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}
-    return figure.update_layout(
-        title=heading, height=height, legend=place, showlegend=legend, margin=margin, hovermode="closest", **clear, **layout
-    )

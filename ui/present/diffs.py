@@ -1,14 +1,77 @@
-"""The difference of two runs in a sentence, a table and bars, the same for the terminal, pages and the app."""
+"""The difference of two runs in a sentence, a table and bars, and the folder of its page.
+
+index.html                  the page; needs no network and no other file
+diff.json                   the document of `schedcast diff --json`
+a.json.gz, b.json.gz        one step of each run, if there are timelines
+waterfall.svg               from one step to the other, term by term
+perfetto.json.gz            both runs on one time axis, if there are timelines
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
 
 from traces import units
 from traces.documents.comparison import Change
 from traces.documents.replay_result import Diff, DiffTerm
-from ui.present.waterfalls import SMALLER, Bar, bars
+from traces.documents.timeline import Timeline
+from traces.files import check_writable
+from traces.formats.perfetto import export
+from ui.present.blocks import Bar, Block, Headline, Section, Sentences, Table, Timelines
+from ui.present.waterfalls import SMALLER, bars, waterfall
 
+DOCUMENT, PERFETTO, PICTURE = "diff.json", "perfetto.json.gz", "waterfall.svg"
+#: The files of one step of each run.
+STEPS = ("a.json.gz", "b.json.gz")
+PAGE_TITLE = "Why two runs differ"
 #: A term below this share of the step is shown with other small ones, and the terms and contributions that a sentence names.
 LEAST_SHARE, NAMED_TERMS, NAMED_SHARE = 0.001, 4, 0.25
 #: The column of terms, and the two columns of times.
 TERM = "what makes the difference"
+
+
+def write(folder: Path | str, diff: Diff, timelines: Mapping[str, Timeline], steps: Sequence[Timeline] = ()) -> Path:
+    """Write the folder, its page last, and return the page's path. `steps`: one step of each of the timelines, which the page draws.
+
+    Raises SchedcastError if the folder cannot be written.
+    """
+    from ui.present.page import write_page  # here, because it loads plotly
+
+    folder = Path(folder)
+    check_writable(folder, folder=True)
+    diff.save(folder / DOCUMENT)  # first, because the folder is recognized by it
+    for name, step in zip_longest(STEPS, steps):
+        (folder / name).unlink(missing_ok=True) if step is None else step.save(folder / name)
+    files = []
+    if timelines:
+        export(folder / PERFETTO, timelines)
+        files.append((PERFETTO, "both runs, for ui.perfetto.dev"))
+    return write_page(folder, PAGE_TITLE, section(diff, steps, files, PICTURE))
+
+
+def read(folder: Path) -> Section:
+    """The section of a folder that was written earlier. Raises UnusableFileError if it is damaged."""
+    return section(Diff.load(folder / DOCUMENT), [Timeline.load(folder / name) for name in STEPS if (folder / name).exists()])
+
+
+def section(diff: Diff, steps: Sequence[Timeline] = (), files: Sequence[tuple[str, str]] = (), picture: str = "") -> Section:
+    """What a page says of a difference; the arguments are as of `blocks`. `files`: those of its folder."""
+    return Section(f"{PAGE_TITLE}: {diff.a} and {diff.b}", blocks(diff, steps, picture), diff, DOCUMENT, files)
+
+
+def blocks(diff: Diff, steps: Sequence[Timeline] = (), picture: str = "") -> list[Block]:
+    """By how much B is slower and why, from one step to the other term by term, and one step of each run above the other.
+
+    `picture`: the address of the bars for want of scripts.
+    """
+    both = labels(diff)
+    return [
+        Headline(headline(diff)),
+        Sentences(words(diff), listed=False),
+        waterfall(diff_bars(diff), "From {} to {}".format(*both), "From one step to the other, term by term", picture),
+        *([Timelines(steps, "One step of {} above one of {}".format(*both))] if steps else []),
+        Table(cells(diff), (TERM,)),
+    ]
 
 
 def labels(diff: Diff) -> tuple[str, str]:

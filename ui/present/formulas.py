@@ -7,9 +7,9 @@ from simulator.engine.steady import CLOSE
 from simulator.predict.intervals import DRAWS
 from simulator.replay.diff.task_errors import BESIDE, DISTURBED, SMALL_ERROR
 from traces.documents.comparison import SIGN_MARGIN
+from traces.documents.training import LAST, PARTS
 from traces.documents.verdict import BUSY, LEAST_MEASURED, SAME
 from ui.present.labels import PEAK
-from ui.present.trainings import LAST, PARTS
 
 FORMULAS: Mapping[str, str] = MappingProxyType({
     "Step time": (

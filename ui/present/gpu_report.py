@@ -10,8 +10,9 @@ from traces import units
 from traces.documents.comparison import Validation
 from traces.documents.gpu_report import GOOD_ERROR, GOOD_SPREADS, OUTPUTS, REPORT, VALIDATIONS, GpuReport, ModeSummary, PartRecord
 from traces.documents.shipped import FILES
+from ui.present.blocks import Table, stacked
 from ui.present.labels import labelled_rows, plain_label
-from ui.present.tables import Grid, numbers_cell, stacked
+from ui.present.validations import numbers_cell
 
 COLUMNS = (
     "model", "batch", "mode", "precision", "optimizer", "strategy", "predicted ms (interval)", "measured ms", "error", "against PyTorch",
@@ -127,10 +128,10 @@ def _rows(name: str, validation: Validation) -> Iterable[tuple[str, ...]]:
         )
 
 
-def console_table(name: str, validation: Validation) -> Grid:
+def console_table(name: str, validation: Validation) -> Table:
     """The rows of the page's table about one part, for a terminal."""
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in _rows(name, validation)]
-    return Grid(
+    return Table(
         [
             {
                 "job": f"{row['model']} batch {row['batch']}, {row['precision']}, {row['optimizer']}",

@@ -1,14 +1,14 @@
-"""Labels of lanes, options, strategies and timelines, the same in tables, pictures and pages."""
+"""Labels of lanes, options, strategies and timelines, and cautions, the same in every document."""
 
 import re
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import PurePath
 
 from traces import units
 from traces.documents.comparison import PYTORCH, PYTORCH_DDP, PYTORCH_FSDP, PYTORCH_GRAPH, Shares, Validation, ValidationResult
+from traces.documents.verdict import BUSY, is_busy, is_judged
 
 #: What people call the row of plain PyTorch.
 PLAIN = "plain PyTorch"
@@ -93,11 +93,6 @@ def markdown_escaped(text: str) -> str:
     return _LIST.sub(r"\1\\\2", text)
 
 
-def plotly_escaped(text: str) -> str:
-    """Text that plotly shows as it is, in titles, axes, legends and hover boxes. It knows neither quotes as entities nor formulas then."""
-    return escape(text, quote=False).replace("$", "&#36;")
-
-
 def plain_label(validation: Validation) -> str:
     """The label of plain PyTorch, the user's own loop, with the number of its threads on a CPU: plain PyTorch (2 threads)."""
     threads = plain_threads(validation)
@@ -153,3 +148,34 @@ def _value_words(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_value_words(part)}" for name, part in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else option_value(value)
+
+
+def busy_line(share: float | None, kind: str = "cpu") -> str:
+    """That what was measured beside other processes is no measurement; an empty string if they took little, or nobody knows.
+
+    `share`: what they took of the cores, or of the GPU (`kind` "gpu"), from 0 to 1.
+    """
+    if not is_busy(share):
+        return ""
+    what = "GPU" if kind == "gpu" else "cores"
+    return (
+        f"busy machine: not a measurement. Other processes took {100 * share:.0f} % of the {what}; above {100 * BUSY:.0f} % no time is"
+        " reliable. Measure again when they have ended; --wait SECONDS waits for that."
+    )
+
+
+def busy_note(share: float) -> str:
+    """What a profile that was measured beside other processes says of its costs."""
+    return f"some costs are no measurement: other processes took {100 * share:.0f} % of the machine meanwhile"
+
+
+def no_verdict_words(shares: Iterable[float | None], here: bool = True) -> list[str]:
+    """That too little was measured for a verdict, with the smallest of some shares; no sentence if enough was, or without a profile.
+
+    `shares`: as `Prediction.measured_share`. `here`: whether measured costs are this machine's.
+    """
+    low = [share for share in shares if share is not None and not is_judged(share)]
+    if not low:
+        return []
+    share, place = units.percent(min(low), signed=False), "on this machine" if here else "for its profile"
+    return [f"No verdict: {share} of the predicted time was measured {place}; the rest is estimated from other ops."]

@@ -1,6 +1,16 @@
-"""The colors of pictures and charts. Each has one meaning; color-blind readers can tell them apart, on light and on dark backgrounds."""
+"""How pictures and charts look: their colors, texts and titles.
 
+Each color has one meaning; color-blind readers can tell them apart, on light and on dark backgrounds. Backgrounds are transparent and text
+has no color of its own, so that a chart suits light and dark pages.
+"""
+
+from html import escape
+from textwrap import wrap
 from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 PHASE = MappingProxyType({
     "forward": "#3A86C8",
@@ -61,3 +71,32 @@ def shaded(color: str, shade: int) -> str:
 def phases_in_order(phases: "set[str]") -> list[str]:
     """Known phases in the order of a step, then the others by name."""
     return [phase for phase in PHASE if phase in phases] + sorted(phases - set(PHASE))
+
+
+def plotly_escaped(text: str) -> str:
+    """Text that plotly shows as it is, in titles, axes, legends and hover boxes. It knows neither quotes as entities nor formulas then."""
+    return escape(text, quote=False).replace("$", "&#36;")
+
+
+#: Characters of a line of a chart's title, which fits into a page of 900 pixels with a sidebar; and the height of a line.
+TITLE_WIDTH, TITLE_LINE_PX = 52, 22
+#: Lines of a title. What is longer is cut: with more, the margin leaves a chart no room.
+TITLE_LINES = 4
+
+
+def finished(figure: "go.Figure", title: str, drawn_px: float, legend: bool = True, **layout) -> "go.Figure":
+    """Give the figure a title at the left, a legend under it and transparent backgrounds. `drawn_px`: the height inside the margins.
+
+    A long title has up to TITLE_LINES lines, since plotly cuts what does not fit. `legend`: whether there is a legend, which takes room.
+    """
+    lines = wrap(title, TITLE_WIDTH, max_lines=TITLE_LINES, placeholder="…")
+    more = TITLE_LINE_PX * max(0, len(lines) - 1)
+    margin = {"l": 10, "r": 20, "t": more + (96 if legend else 44), "b": 50}
+    height = drawn_px + margin["t"] + margin["b"]
+    place = {"orientation": "h", "yref": "container", "yanchor": "top", "y": 1 - (36 + more) / height, "xanchor": "left", "x": 0}
+    text = "<br>".join(map(plotly_escaped, lines))
+    heading = {"text": text, "x": 0, "xanchor": "left", "yanchor": "top", "y": 1 - (8 + more) / height, "yref": "container"}
+    clear = {"paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}
+    return figure.update_layout(
+        title=heading, height=height, legend=place, showlegend=legend, margin=margin, hovermode="closest", **clear, **layout
+    )

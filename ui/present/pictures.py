@@ -40,7 +40,8 @@ def svg(*figures: go.Figure, heading: str = "") -> str:
         drawing = _Drawing(figure, height)
         drawings.append(drawing)
         height = drawing.bottom
-    drawings[0].text(14, TOP + 6, [heading])
+    if heading:
+        drawings[0].text(14, TOP + 6, [heading])
     title = _xml(" ".join(filter(None, [heading, *_lines(figures[0].layout.title.text)])))
     parts = "\n".join(part for drawing in drawings for part in drawing.parts)
     return (
@@ -183,11 +184,14 @@ class _Drawing:
         return (high, low, names) if axis.autorange == "reversed" else (low, high, names)
 
     def _axis(self, name: str, low: float, high: float, names: tuple[str, ...]) -> _Axis:
-        layout, (left, top, right, bottom) = self._layout(name), self.box
-        begin, end = layout.domain or (0.0, 1.0)
-        if name[0] == "x":
-            return _Axis(layout, low, high, left + begin * (right - left), left + end * (right - left), names)
-        return _Axis(layout, low, high, bottom - begin * (bottom - top), bottom - end * (bottom - top), names)
+        return _Axis(self._layout(name), low, high, *self._span(name), names)
+
+    def _span(self, name: str) -> tuple[float, float]:
+        """The pixels from which and to which an axis goes."""
+        left, top, right, bottom = self.box
+        start, end = (left, right) if name[0] == "x" else (bottom, top)
+        low, high = self._layout(name).domain or (0.0, 1.0)
+        return start + low * (end - start), start + high * (end - start)
 
     def _is_first(self, name: str) -> bool:
         """Whether it is a y axis at the left edge."""
@@ -255,8 +259,7 @@ class _Drawing:
         if axis.layout.visible is False:
             return
         is_x = name[0] == "x"
-        other = self._axis(*self._partner(name))
-        low, high = other.start, other.end
+        low, high = self._span(axis.layout.anchor or ("y" if is_x else "x"))
         if axis.layout.showgrid is not False:
             places = "".join(
                 f"M{_n(axis.at(value))} {_n(low)}V{_n(high)}" if is_x else f"M{_n(low)} {_n(axis.at(value))}H{_n(high)}"
@@ -276,19 +279,17 @@ class _Drawing:
             x = low - self._beside(name, self._range(name)) + 10
             self.text(x, middle, title, "middle", turned=True)
 
-    def _partner(self, name: str) -> tuple[str, float, float, tuple[str, ...]]:
-        """The axis that another one stands on, with its range."""
-        partner = self._layout(name).anchor or ("y" if name[0] == "x" else "x")
-        return partner, 0.0, 1.0, ()
-
     def _place(self, reference: str, value: Any, is_x: bool) -> float:
         """The pixel of a place that is given in `reference`: an axis, "x2 domain", or "paper"."""
-        left, top, right, bottom = self.box
-        if reference == "paper":
-            return left + value * (right - left) if is_x else bottom - value * (bottom - top)
         name, _, domain = reference.partition(" ")
-        axis = self._axis(name, 0.0, 1.0, ()) if domain else self.axes[name]
-        return axis.start + value * (axis.end - axis.start) if domain else axis.at(value)
+        if reference == "paper":
+            left, top, right, bottom = self.box
+            start, end = (left, right) if is_x else (bottom, top)
+        elif domain:
+            start, end = self._span(name)
+        else:
+            return self.axes[name].at(value)
+        return start + value * (end - start)
 
     def _shape(self, shape: Any) -> None:
         x0, x1 = (self._place(shape.xref or "x", value, True) for value in (shape.x0, shape.x1))

@@ -1,16 +1,117 @@
-"""Predictions in sentences, as one table and as one document: what does not fit in memory, and how sure a speed-up is."""
+"""Predictions in sentences, tables, charts and as one document: what does not fit in memory, how sure a speed-up is, and why."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
+from types import MappingProxyType
 from typing import Any
 
-from simulator.engine.memory.contents import AT_LIMIT_WORDS, fitting_words, holders_words, need_words, shortfall_words
+from simulator.engine.memory.contents import AT_LIMIT_WORDS, fitting_words, holders_words, need_words, peak_words, shortfall_words
 from simulator.machine.presets import card_of
+from simulator.strategies import registry as strategies
+from simulator.strategies.options import option_values
 from traces import units
-from traces.documents.comparison import BASELINE, Prediction
-from traces.documents.predictions import Normal, Predictions
+from traces.documents.base import Document
+from traces.documents.comparison import BASELINE, PYTORCH, Prediction
+from traces.documents.predictions import Normal, PlacedPrediction, Predictions
+from traces.documents.timeline import Cause, CriticalSpan, Timeline
+from traces.documents.verdict import Gain
 from traces.errors import Refusal
-from ui.present.tables import COMMUNICATION, SPARE, Grid, folded_prediction, prediction_label, prediction_rows
+from ui.present import waterfalls
+from ui.present.blocks import Block, Figure, Group, Section, Sentences, Table, Timelines, stacked
+from ui.present.labels import PEAK, division, model_name, options_text, source_words, strategy_name
+
+#: The column of predictions that a terminal shows only if it is not 0 everywhere.
+COMMUNICATION = "communication not hidden ms"
+#: The same, if it is known, which it is on GPUs.
+MFU = "MFU"
+#: Columns of predictions that a narrow terminal has no room for, the least important one first.
+SPARE = ("idle", COMMUNICATION, "over baseline", MFU, PEAK)
+
+
+CAUSE_WORDS = {
+    Cause.DEPENDENCY: "waiting for a value from another task",
+    Cause.LANE: "waiting for the task before them in their lane",
+    Cause.LAUNCH: "waiting for the host to issue them",
+    Cause.LINK: "waiting for a link",
+    Cause.SMS: "waiting for SMs or cores",
+    Cause.START: "at the start",
+}
+
+
+def timeline_section(timeline: Timeline, name: str) -> Section:
+    """One step drawn, with its memory. `name`: what the timeline is called."""
+    summary = f"{timeline.kind}: a step of {units.duration(timeline.step_s)}"
+    return Section(f"Timeline {name}", [Timelines([timeline], "")], headline=summary)
+
+
+def section(prediction: Prediction) -> Section:
+    """A prediction of one strategy, whose document does not name the job."""
+    return _section(f"Predicted: {prediction_label(prediction)}", [prediction], prediction, "prediction.json")
+
+
+def sections(document: Predictions) -> list[Section]:
+    """Every batch of a model on a machine, with what was refused there."""
+
+    def place(each: PlacedPrediction) -> tuple[str, int, str]:
+        return each.model, each.batch, each.machine
+
+    made = []
+    for (model, batch, machine), group in groupby(document.predictions, key=place):
+        refused = [
+            f"{own.strategy}: {own.why}" for own in document.refused if (own.model, own.batch, own.machine) == (model, batch, machine)
+        ]
+        title = f"Predicted: {model_name(model)}, batch {batch}, on {machine}"
+        made.append(_section(title, list(group), document, "predictions.json", refused))
+    return made
+
+
+def _section(title: str, known: Sequence[Prediction], document: Document, name: str, refused: Sequence[str] = ()) -> Section:
+    labels = [prediction_label(prediction) for prediction in known]
+    fastest = min((p for p in known if p.fits), key=lambda own: (own.is_at_limit, own.step_s), default=None)
+    summary = "Nothing fits."
+    if fastest is not None:
+        summary = f"Fastest: {prediction_label(fastest)}, {units.duration(fastest.step_s)} per step."
+    each = [
+        Group(label, [Sentences(fit_words(own), listed=False), *explained(own, here=False)])
+        for label, own in zip(labels, known, strict=True)
+    ]
+    return Section(title, [*compared(known, here=False), *(Sentences([line], listed=False) for line in refused), *each],
+                   document, name, headline=summary)  # fmt: skip
+
+
+def compared(known: Sequence[Prediction], here: bool = True) -> list[Block]:
+    """Step times of several strategies. `here`: whether measured costs are this machine's."""
+    labels = [prediction_label(prediction) for prediction in known]
+    return [_chart(known, labels), Table(prediction_rows(known, here), ("strategy", "fits"), styles=red(known), more=("Why",))]
+
+
+def red(known: Iterable[Prediction]) -> dict[int, str]:
+    """The style of rows that do not fit in memory."""
+    return {number: "red" for number, prediction in enumerate(known) if not prediction.fits}
+
+
+def _chart(known: Sequence[Prediction], labels: Sequence[str]) -> Figure:
+    def draw():
+        from ui.present.charts import predictions_figure  # here, because it loads plotly
+
+        return predictions_figure(known, labels)
+
+    return Figure(draw, "Predicted step time of every strategy")
+
+
+def explained(prediction: Prediction, here: bool = True, planned: Mapping[str, Any] = MappingProxyType({})) -> list[Block]:
+    """Why a prediction is as it is, part by part. `here`: whether measured costs are this machine's. `planned`: its plan's semantics."""
+    divided, experts, folded = division(planned), planned.get("experts"), planned.get("folded")
+    words = [
+        *([f"Layers are divided by {divided}."] if divided else []),
+        *([f"Experts are {experts}."] if experts else []),
+        *prediction_words(prediction, here),
+        *([f"{folded}."] if folded else []),
+        *waterfalls.prediction_words(prediction),
+    ]
+    title = f"From the baseline to {prediction_label(prediction)}"
+    drawn = [waterfalls.waterfall(waterfalls.prediction_bars(prediction), title)] if prediction.waterfall else []
+    return [Sentences(words, listed=False), *drawn]
 
 
 def verdict_line(prediction: Prediction) -> str:
@@ -65,16 +166,16 @@ def _cells(predictions: Sequence[tuple[int, str, Prediction]]) -> list[dict[str,
     return [row | {"machine": machine, "batch": str(batch)} for (batch, machine, _), row in zip(predictions, rows, strict=True)]
 
 
-def predictions_table(predictions: Sequence[tuple[int, str, Prediction]]) -> Grid:
+def predictions_table(predictions: Sequence[tuple[int, str, Prediction]]) -> Table:
     """The rows for the terminal, with a line between machines and batches. One that does not fit in memory is red."""
     rows = [{"machine": row["machine"], "batch": row["batch"]} | folded_prediction(row) for row in _cells(predictions)]
     places = [(batch, machine) for batch, machine, _ in predictions]
     kept = [head for head in rows[0] if head not in (COMMUNICATION, "idle")]
-    return Grid(
+    return Table(
         [{head: row[head] for head in kept} for row in rows],
         ("machine", "strategy"),
         SPARE,
-        styles={number: "red" for number, (*_, prediction) in enumerate(predictions) if not prediction.fits},
+        styles=red(prediction for *_, prediction in predictions),
         sections=[number for number, (before, after) in enumerate(pairwise(places), 1) if before != after],
     )
 
@@ -132,9 +233,10 @@ def near_cells(document: Normal) -> list[dict[str, str]]:
     ]
 
 
-def near_table(document: Normal) -> Grid:
-    """`near_cells` for the terminal."""
-    return Grid(near_cells(document), ("published step", "schedule", "source"), ("source", "schedule"))
+def normality(document: Normal) -> list[Block]:
+    """Whether a measured step is normal, and the published steps nearest to a job."""
+    near = Table(near_cells(document), ("published step", "schedule", "source"), ("source", "schedule"))
+    return [Sentences(normal_words(document)), near]
 
 
 def answers_document(answers: Sequence[tuple[Mapping[str, Any], str, Prediction | Refusal]], one: bool) -> dict[str, Any]:
@@ -158,3 +260,136 @@ def prediction_document(where: Mapping[str, Any], prediction: Prediction) -> dic
     """The JSON document of one prediction, which says what it is before all else, for whoever reads the file; `where`: its `place`."""
     document = prediction.document()
     return {"schema": document["schema"], **where, **document}
+
+
+#: Behind a verdict that does not compare with plain PyTorch, because that was not predicted.
+OVER_BASELINE = " (over the baseline)"
+
+
+def verdict_cell(gain: Gain | None, compared_with: str) -> str:
+    """The verdict of a gain, and what it compares with if that is not plain PyTorch."""
+    return units.NONE if gain is None else f"{gain.verdict}{'' if compared_with == PYTORCH else OVER_BASELINE}"
+
+
+def prediction_cells(prediction: Prediction, here: bool) -> dict[str, str]:
+    """Column name to text, for one prediction. `here`: whether measured costs are this machine's."""
+    busiest = max((device.busy_share for device in prediction.devices), default=None)
+    return {
+        "strategy": prediction_label(prediction),
+        "step ms": units.ms(prediction.step_s),
+        "90 % interval": units.interval(prediction.interval_s),
+        "against PyTorch": units.speedup(prediction.against_pytorch, prediction.against_pytorch_interval),
+        "verdict": verdict_cell(prediction.gain, prediction.compared_with),
+        "over baseline": units.speedup(prediction.speedup, prediction.speedup_interval),
+        "busiest device": units.percent(busiest, signed=False),
+        PEAK: units.memory(max((device.peak_bytes for device in prediction.devices), default=None)),
+        COMMUNICATION: units.ms(prediction.exposed_transfer_s),
+        "idle": units.percent(prediction.bubble_share, signed=False),
+        MFU: units.percent(prediction.mfu, signed=False),
+        "costs": source_words(prediction.shares, here),
+        "fits": "at its limit" if prediction.is_at_limit else "yes" if prediction.fits else "no",
+    }
+
+
+def prediction_rows(predictions: Sequence[Prediction], here: bool = True) -> list[dict[str, str]]:
+    """The cells of several predictions. Each is labelled by its strategy and by the options that differ from the strategy's defaults."""
+    return [prediction_cells(prediction, here) for prediction in predictions]
+
+
+def prediction_label(prediction: Prediction) -> str:
+    """The strategy of a prediction, with the options that differ from its defaults."""
+    options = dict(prediction.options)
+    if prediction.strategy in strategies.names():
+        usual = option_values(strategies.get(prediction.strategy).options())
+        options = {name: value for name, value in options.items() if value != usual.get(name)}
+    return f"{prediction.strategy}:{options_text(options)}" if options else strategy_name(prediction.strategy)
+
+
+def prediction_table(predictions: Sequence[Prediction], here: bool = True) -> Table:
+    """Several predictions, for the terminal. One that does not fit in memory is red."""
+    rows = [folded_prediction(row) for row in prediction_rows(predictions, here)]
+    empty = {COMMUNICATION: not any(each.exposed_transfer_s for each in predictions), MFU: not any(each.mfu for each in predictions)}
+    rows = [{head: text for head, text in row.items() if not empty.get(head)} for row in rows]
+    return Table(rows, ("strategy",), SPARE, styles={n: "red" for n, prediction in enumerate(predictions) if not prediction.fits})
+
+
+def folded_prediction(cells: dict[str, str]) -> dict[str, str]:
+    """A row of `prediction_cells` for a terminal: the verdict and intervals lie below what they belong to."""
+    over = cells["verdict"].endswith(OVER_BASELINE)
+    return {
+        "strategy": cells["strategy"],
+        "step ms": stacked(cells["step ms"], cells["90 % interval"]),
+        "against PyTorch": stacked(units.NONE if over else cells["verdict"], cells["against PyTorch"]),
+        "over baseline": stacked(cells["verdict"].removesuffix(OVER_BASELINE) if over else units.NONE, cells["over baseline"]),
+    } | {head: cells[head] for head in (PEAK, COMMUNICATION, "idle", MFU, "fits")}
+
+
+def critical_cells(prediction: Prediction, count: int) -> list[dict[str, str]]:
+    """The `count` longest tasks of the critical path, longest first."""
+    longest = sorted(prediction.critical_path, key=lambda link: link.start_s - link.end_s)[:count]
+    return [
+        {
+            "task": link.task,
+            "layer": link.layer,
+            "phase": link.phase,
+            "ms": units.ms(link.end_s - link.start_s),
+            "waited for": str(link.cause),
+        }
+        for link in longest
+    ]
+
+
+def holder_words(prediction: Prediction) -> list[str]:
+    """What the memory holds at the peak of the device that needs most, the other devices' peaks, and what every replica holds."""
+    if not prediction.at_peak:
+        return []
+    highest = max(prediction.at_peak, key=lambda peak: peak.bytes)
+    sentences = [f"Memory: {peak_words(highest)}."]
+    others = [f"{peak.device} {units.memory(peak.bytes)}" for peak in prediction.at_peak if peak is not highest]
+    if others:
+        sentences.append(f"The peaks of the other devices: {', '.join(others)}.")
+    replicas = [peak for peak in prediction.at_peak if peak.replicated_bytes]
+    if replicas:
+        copied = units.memory(max(peak.replicated_bytes for peak in replicas))
+        sentences.append(f"Of this, {copied} are parameters and state that each of {len(replicas)} devices holds a copy of.")
+    return sentences
+
+
+#: Of a step time that is but an estimate.
+NOT_SETTLED = "Not settled: the schedule does not repeat itself, and longer runs of it take another time per step."
+
+
+def prediction_words(prediction: Prediction, here: bool = True) -> list[str]:
+    """A prediction in sentences: its speed-up, its critical path, memory, communication and the source of its costs.
+
+    Without memory if it does not fit, since then `fits.fit_words` comes first. `here`: whether measured costs are this machine's.
+    """
+    sentences = [f"Assumed: {what}." for what in prediction.assumed]
+    sentences += [] if prediction.settled else [NOT_SETTLED]
+    sentences += [f"The loss is {prediction.loss}."] if prediction.loss else []
+    if prediction.gain_over_pytorch is not None and prediction.pytorch_step_s is not None:
+        sentences.append(f"Against plain PyTorch's {units.duration(prediction.pytorch_step_s)}: {prediction.gain_over_pytorch.judged}.")
+    if prediction.gain_over_baseline is not None and prediction.baseline_step_s is not None:
+        sentences.append(f"Against the baseline's {units.duration(prediction.baseline_step_s)}: {prediction.gain_over_baseline.judged}.")
+    sentences += _causes(prediction.critical_path)
+    sentences += holder_words(prediction) if prediction.fits else []
+    sentences += [f"Checkpointing: {prediction.checkpoint}."] if prediction.checkpoint else []
+    sentences += [f"{prediction.shown}."] if prediction.shown else []
+    hidden, idle = units.duration(prediction.exposed_transfer_s), units.percent(prediction.bubble_share, signed=False)
+    communication = f"Communication not hidden by computation takes {hidden}; " if prediction.exposed_transfer_s else ""
+    sentences.append(f"{communication}{'devices are' if communication else 'Devices are'} idle for {idle} of the step.")
+    if prediction.unused_devices:
+        used, given = len(prediction.devices), len(prediction.devices) + prediction.unused_devices
+        sentences.append(f"Uses {used} of {given} devices; the others have nothing to do.")
+    return [*sentences, f"Predicted task time: {source_words(prediction.shares, here)}."]
+
+
+def _causes(path: tuple[CriticalSpan, ...]) -> list[str]:
+    if not path:
+        return []
+    counts = {cause: sum(link.cause == cause for link in path) for cause in Cause if cause != Cause.START}
+    causes = [f"{count} {CAUSE_WORDS[cause]}" for cause, count in sorted(counts.items(), key=lambda item: -item[1]) if count]
+    longest = max(path, key=lambda link: link.end_s - link.start_s)
+    longest_task = f"the longest is {longest.task} ({units.duration(longest.end_s - longest.start_s)})"
+    count = f"{len(path)} {'task' if len(path) == 1 else 'tasks'}"
+    return [f"The critical path has {count}{': ' + ', '.join(causes) if causes else ''}; {longest_task}."]

@@ -1,12 +1,22 @@
-"""A replay, and what each rank of a job costs it, in sentences and tables; the same for the terminal and the app."""
+"""A replay, what each rank of a job costs it, and what the kernels reach of their GPU, in sentences and tables."""
 
 from collections.abc import Sequence
 from types import MappingProxyType
 
 from simulator.replay.diagnosis import HOST_PARTS, VERDICT_SHARE, verdict
 from traces import units
-from traces.documents.replay_result import Part, ReplayResult, ReplayStep, RuleAnswer, StragglerCost, WhatIf
-from ui.present import rooflines
+from traces.documents.replay_result import (
+    KernelUse,
+    MemoryPeak,
+    Part,
+    ReplayResult,
+    ReplayStep,
+    Roofline,
+    RuleAnswer,
+    StragglerCost,
+    WhatIf,
+)  # fmt: skip
+from ui.present.blocks import Block, Headline, Section, Sentences, Table, Timelines
 from ui.present.labels import lane_label
 from ui.present.rules import JUDGED, record_words
 
@@ -14,36 +24,58 @@ from ui.present.rules import JUDGED, record_words
 RANK, TITLE = "rank", "Stragglers: ms that a step would be shorter with the median rank's times"
 #: The column of the parts of a step.
 PART = "where the time goes"
+#: The heads of the first columns of what kernels, and the modules that launch them, reach of the GPU.
+KERNELS, MODULES = "kernels", "modules"
 #: Columns of words; the others are numbers, which are aligned to the right.
-WORDS = frozenset({"change", JUDGED, "note", "stream", "step", PART, "slow step", "most of it", RANK, rooflines.KERNELS, rooflines.MODULES})
+WORDS = frozenset({"change", JUDGED, "note", "stream", "step", PART, "slow step", "most of it", RANK, KERNELS, MODULES, "kernel", "why"})
 #: A rank or a kind that costs less than this share of the step is not named.
 NAMED_SHARE = 0.005
 
 
-def tables(result: ReplayResult) -> list[tuple[str, list[dict[str, str]]]]:
-    """The tables of a replay, with their titles: where the time goes, what slow steps and ranks cost, and what changes would gain."""
-    bounds = "Bounds: what a host, a network or an optimizer that takes no time would gain"
-    answered = result.what_if
+def section(result: ReplayResult) -> Section:
+    """What a page says of a recorded run."""
+    return Section("Replay of a recorded run", blocks(result), result.model_copy(update={"timeline": None}), "replay.json")
+
+
+def blocks(result: ReplayResult) -> list[Block]:
+    """From the verdict down to, as details, what was assumed: where the time goes, what slow steps and ranks cost, what changes gain."""
+    answered, name = result.what_if, step_name(result, result.median_step)
     changes = ladder_cells(result) if answered is None else answers_cells(answered)
-    each = [
-        (f"Where the time of {step_name(result, result.median_step)} goes", diagnosis_cells(result)),
-        ("Slow steps", slow_cells(result)),
-        (TITLE, cells(result.stragglers)),
-        ("Changes, each alone", changes),
-        (bounds, bounds_cells(result) if answered is None and result.ladder else []),
-    ]
-    return [(title, rows) for title, rows in each if rows]
+    bounds = bounds_cells(result) if answered is None and result.ladder else []
+    assumed = rule_words(result) if answered is None else assumption_words(answered)
+    drawn = [] if result.timeline is None else [Timelines([result.timeline], f"{name[:1].upper()}{name[1:]}, as recorded")]
+    return [
+        Headline(headline(result)),
+        Sentences([
+            *wait_words(result, result.median_step), *ladder_words(result), *slow_words(result),
+            *words(result.stragglers, result.gpu_period_simulated_s), *replay_words(result),
+        ]),
+        *drawn,
+        Table(diagnosis_cells(result), WORDS, title=f"Where the time of {name} goes"),
+        Table(slow_cells(result), WORDS, title="Slow steps"),
+        Table(cells(result.stragglers), WORDS, title=TITLE),
+        Table(changes, WORDS, title="Changes, each alone"),
+        Table(bounds, WORDS, title="Bounds: what a host, a network or an optimizer that takes no time would gain"),
+        Sentences([] if answered is None else what_if_words(answered)),
+        Sentences(assumed, detail=True),
+        *details(result),
+    ]  # fmt: skip
 
 
-def detail_tables(result: ReplayResult) -> list[tuple[str, list[dict[str, str]]]]:
-    """Further tables: what kernels reach of the GPU, by class and by module, the busiest streams, and the steps."""
-    each = [
-        (rooflines.TITLE, rooflines.cells(result.roofline.kernels)),
-        (rooflines.MODULES_TITLE, rooflines.cells(result.roofline.modules, rooflines.MODULES)),
-        ("Busiest streams", busy_cells(result)),
-        ("Steps", step_cells(result)),
-    ]
-    return [(title, rows) for title, rows in each if rows]
+def details(result: ReplayResult) -> list[Block]:
+    """What kernels reach of the GPU, by class and by module, the busiest streams, the steps, and how well kernels are placed."""
+    reached = result.roofline
+    return [
+        Sentences([*use_words(reached), *memory_words(result.memory)], detail=True),
+        Table(use_cells(reached.kernels), WORDS, title="What the kernels reach of the GPU, in a step", detail=True),
+        Table(use_cells(reached.modules, MODULES), WORDS, title="The same by module, forward and backward", detail=True),
+        Table(busy_cells(result), WORDS, title="Busiest streams", detail=True),
+        Table(step_cells(result), WORDS, title="Steps", detail=True),
+        Table(
+            misplaced_cells(result), WORDS, title="Kernels that the replay places worst", narrow=Sentences(misplaced_words(result)),
+            detail=True,
+        ),
+    ]  # fmt: skip
 
 
 def words(costs: Sequence[StragglerCost], step_s: float) -> list[str]:
@@ -397,3 +429,51 @@ def sentence(text: str) -> str:
     """A note as a sentence."""
     text = text.strip().rstrip(".")
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def use_words(roofline: Roofline) -> list[str]:
+    """The use of the GPU's FLOP/s over the step, or what is missing to know it, one sentence per item."""
+    if not roofline.shapes:
+        return ["Shapes were not recorded, so that nothing is known of FLOPs and bandwidth: record with record_shapes=True."]
+    if not roofline.known_gpu:
+        gpu = f"there is no data sheet of {roofline.gpu}" if roofline.gpu else "the trace does not say which GPU it is of"
+        return [f"Shares of the GPU's peak and bandwidth are not known: {gpu}."]
+    if roofline.mfu is None:
+        return []
+    least = any((row.flops and row.known_share < 1) or (row.name == "attention" and not row.flops) for row in roofline.kernels)
+    share = units.percent(roofline.mfu, signed=False)
+    return [f"Matrix products and convolutions use {'at least ' if least else ''}{share} of the FLOP/s of the {roofline.gpu} (MFU)."]
+
+
+def memory_words(peaks: Sequence[MemoryPeak]) -> list[str]:
+    """The peak of each GPU's memory, one sentence per item."""
+    sentences = []
+    for peak in peaks:
+        place = f" of rank {peak.rank}" if len({each.rank for each in peaks}) > 1 else f" of GPU {peak.device}" if len(peaks) > 1 else ""
+        if peak.reserved_bytes is None:
+            sentences.append(f"Peak memory{place}: {units.memory(peak.allocated_bytes)} above what was allocated when the recording began.")
+        else:
+            of = f", of {units.memory(peak.memory_bytes)}" if peak.memory_bytes else ""
+            held = f"{units.memory(peak.allocated_bytes)} allocated, {units.memory(peak.reserved_bytes)} reserved{of}"
+            sentences.append(f"Peak memory{place}: {held}.")
+    return sentences
+
+
+def use_cells(rows: Sequence[KernelUse], first: str = KERNELS) -> list[dict[str, str]]:
+    """One row per class of kernels or modules, the longest first, column name to text. `first`: the head of the first column."""
+    return [
+        {
+            first: row.name,
+            "ms": units.ms(row.seconds),
+            "of the kernels": units.percent(row.share, signed=False),
+            "TFLOP": f"{row.flops / 1e12:.3g}" if row.flops else units.NONE,
+            "of peak": _share(row, row.peak_share if row.flops else None),
+            "of bandwidth": _share(row, row.bandwidth_share),
+            "of the roofline": _share(row, row.roofline_share),
+        }
+        for row in rows[:SHOWN]
+    ]
+
+
+def _share(row: KernelUse, share: float | None) -> str:
+    return units.percent(share, signed=False) if row.bytes else units.NONE

@@ -29,6 +29,7 @@ from traces.documents.timeline import Timeline
 from traces.errors import SchedcastError, UnusableFileError
 from traces.files import first_fault, read_document, write_json
 from traces.formats.perfetto import export
+from ui.present import validations
 from ui.present.labels import model_name, row_labels
 
 SCHEMA = "schedcast.report/1"
@@ -145,10 +146,9 @@ def _write_documents(
 def _draw(stage: Path, parts: list[tuple[Validation, str, list[tuple[str, str, Comparison]]]]) -> ModuleNotFoundError | None:
     """Add the pictures and the page. Returns why nothing was drawn if a package is missing."""
     try:
-        from ui.present import validations_page  # here, because a machine that only measures may lack plotly
+        validations.write(stage, parts)
     except ModuleNotFoundError as error:
         return error
-    validations_page.write(stage, parts)
     return None
 
 

@@ -2,6 +2,7 @@
 that the app puts together, and what they match and changed.
 """
 
+from collections.abc import Sequence
 from types import MappingProxyType
 
 from simulator.predict.judgments import NOISE, Judgment
@@ -11,6 +12,7 @@ from simulator.replay.whatif.registry import rules
 from simulator.replay.whatif.replayed import LONGER, NEW, REMOVED, SHORTER, Changes
 from traces import units
 from traces.documents.rule_records import RuleRecord, RuleRecords
+from ui.present.blocks import Block, Sentences, Table
 
 #: The heads of the columns of a rule's record beside an answer, and of words in the tables of this module.
 JUDGED, RULE, ASKED, REASON = "judged on others' pairs", "rule", "how to ask", "why it is not predicted"
@@ -40,6 +42,15 @@ def documented() -> RuleRecords:
     records = rule_records()
     judged = {record.rule for record in records.records}
     return records.model_copy(update={"unjudged": tuple(rule.name for rule in rules() if rule.name not in judged)})
+
+
+def blocks(document: RuleRecords, title: str = TITLE, about: str = ABOUT, judged: Sequence[Judgment] = ()) -> list[Block]:
+    """The records, what went wrong, and the changes that are not predicted. `judged`: pairs to list. `title`, `about`: of the records."""
+    return [
+        Table(record_cells(document), WORDS, title=title, caption=about),
+        Sentences([total_words(document), *miss_words(document), *map(judgment_words, judged)]),
+        Table(left_out_cells(document), WORDS, title=LEFT_OUT_TITLE),
+    ]
 
 
 def record_words(record: RuleRecord | None) -> str:

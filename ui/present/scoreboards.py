@@ -1,10 +1,9 @@
 """A scoreboard in words and tables: on the terminal, on a page of the documentation, and on the app's page of accuracy."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from traces.documents.scoreboard import Score, Scoreboard
-from ui.present.tables import Grid, markdown
+from ui.present.blocks import Block, Sentences, Table, markdown
 
 #: Reasons why rows were not predicted that are named at most.
 _NAMED = 12
@@ -84,12 +83,10 @@ def unpredicted_cells(document: Scoreboard) -> list[dict[str, str]]:
     return [{"not predicted": item.why, "rows": f"{item.rows:,}"} for item in named] + rest
 
 
-def terminal(document: Scoreboard) -> Iterator[Any]:
-    """What a terminal shows: sentences and tables."""
-    yield summary(document)
-    for rows in (*tables(document).values(), correction_cells(document), peer_cells(document), unpredicted_cells(document)):
-        if rows:
-            yield Grid(rows, tuple(rows[0]))
+def blocks(document: Scoreboard) -> list[Block]:
+    """How right the predictions are, in a sentence and in tables."""
+    every = [*tables(document).values(), correction_cells(document), peer_cells(document), unpredicted_cells(document)]
+    return [Sentences([summary(document)], mark=""), *(Table(rows, tuple(rows[0])) for rows in every if rows)]
 
 
 def page(document: Scoreboard) -> str:

@@ -1,19 +1,23 @@
-"""The result of a search in words and tables."""
+"""The result of a search in words, tables and charts."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from simulator.engine.memory.contents import AT_LIMIT_WORDS
+from simulator.engine.memory.contents import AT_LIMIT_WORDS, KIND_NAMES
 from simulator.machine.presets import THIS_CPU
 from traces import units
 from traces.documents.search_result import PlainStep, RankedPlan, SearchResult, Verification
 from traces.documents.verdict import is_busy, is_judged
 from traces.units import counted
-from ui.present.labels import PEAK, PLAIN, differing, strategy_name
-from ui.present.sentences import no_verdict_words
-from ui.present.tables import Grid, stacked
-from ui.present.verdicts import busy_line
-from ui.present.waterfalls import Bar, bars, change_words
+from ui.present import palette
+from ui.present.blocks import Bar, Block, Figure, Headline, Section, Sentences, Table, stacked
+from ui.present.labels import PEAK, PLAIN, busy_line, differing, model_name, no_verdict_words, strategy_name
+from ui.present.waterfalls import bars, change_words, waterfall
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 #: What a lower bound rests on, in words.
 BOUND_WORDS = {
@@ -29,6 +33,43 @@ AGAINST = "against PyTorch"
 _CHANGES = ("staleness", "batch_norm", "loss", "updates")
 #: Plans named in a sentence at most.
 _NAMED = 4
+
+
+#: Rows of the terminal's table, and the title of the chart of all plans.
+SHOWN, CHART = 15, f"Step time and {PEAK} memory of every plan"
+
+
+def section(result: SearchResult) -> Section:
+    """What a page says of a search."""
+    size = f", input size {result.image_size}" if result.image_size else ""
+    job = f"{model_name(result.model)}, batch {result.batch_size}{size}, {result.optimizer}, {result.precision}, {result.mode}"
+    return Section(f"Search: {job}, on {result.machine}", blocks(result), result, "search.json")
+
+
+def blocks(result: SearchResult, about: Sequence[str] = ()) -> list[Block]:
+    """The best plan, step time against memory of every plan, why the best one wins, and all plans. `about`: sentences on the machine.
+
+    A terminal shows the first plans before the sentences.
+    """
+    return [
+        Headline(headline(result)),
+        chart(result),
+        Table((), narrow=table(result, SHOWN)),
+        Sentences([*about, *words(result)]),
+        *why(result),
+        Table(cells(result), ("plan", "weights"), more=("Above the bound", "Tied plans", "Why"), narrow=Sentences(())),
+    ]
+
+
+def chart(result: SearchResult) -> Figure:
+    """Step time against memory of every plan."""
+    return Figure(lambda: search_figure(result), CHART)
+
+
+def why(result: SearchResult) -> list[Figure]:
+    """Why the best plan is faster than the baseline, and than the best plan of another family, part by part."""
+    titles = [(f"From {name} to the best plan", drawn) for name, drawn in waterfalls(result)]
+    return [Figure(waterfall(drawn, title).draw, f"{title}, part by part") for title, drawn in titles]
 
 
 def headline(result: SearchResult) -> str:
@@ -307,7 +348,7 @@ def strategy_of(row: Mapping[str, str]) -> str:
     return row["plan"].partition(" ")[0].partition(":")[0]
 
 
-def table(result: SearchResult, most: int) -> Grid:
+def table(result: SearchResult, most: int) -> Table:
     """The first `most` rows for the terminal; plans that do not fit are red."""
     rows = cells(result)
     shown = [_folded(row) for row in rows[:most]]
@@ -316,7 +357,7 @@ def table(result: SearchResult, most: int) -> Grid:
     if rows and "microbatches" in rows[0]:  # jobs that differ in memory above all
         spare = ("weights", "over baseline", AGAINST, "tokens/s", "P(fastest)", "step over the best", "MFU")
     red = {n: "red" for n, row in enumerate(shown) if row[PEAK].endswith(TOO_MUCH)}
-    return Grid(shown, ("plan", "checkpointing", "weights"), spare, caption=caption, styles=red)
+    return Table(shown, ("plan", "checkpointing", "weights"), spare, caption=caption, styles=red)
 
 
 def _folded(row: Mapping[str, str]) -> dict[str, str]:
@@ -328,3 +369,119 @@ def _folded(row: Mapping[str, str]) -> dict[str, str]:
 def _listed(names: Sequence[str]) -> str:
     rest = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def search_figure(result: SearchResult) -> "go.Figure":
+    """One point per plan, with the 90 % interval of its step relative to the best plan's, so that what all plans share does not show.
+
+    The best plan, those tied with it, the others, and those that do not fit in memory are told apart. A line joins the plans that no other
+    one beats in both time and memory; another marks the lower bound of all candidates.
+    """
+    import plotly.graph_objects as go
+
+    best = result.winner
+    unit_bytes, unit = units.memory_unit(max((plan.peak_bytes for plan in result.plans), default=1))
+    firsts = [group[0] for group in groups(result.plans)]
+    kinds = {
+        "the best": ([plan for plan in firsts if plan is best], palette.VERDICT["faster"], "star", 16),
+        "tied with it": ([plan for plan in firsts if plan.tied], palette.VERDICT["cannot tell"], "diamond", 9),
+        "slower": ([plan for plan in firsts if plan.verdict == "faster"], palette.GREY, "circle", 8),
+        "does not fit": ([plan for plan in firsts if not plan.fits], palette.LIMIT, "x", 9),
+    }
+    figure = go.Figure()
+    line = frontier(result.fitting)
+    figure.add_scatter(
+        x=[plan.peak_bytes / unit_bytes for plan in line], y=[plan.step_s * 1e3 for plan in line], mode="lines",
+        line={"color": palette.GREY, "width": 1.5, "shape": "hv"}, name="no plan is faster with less memory", hoverinfo="skip",
+    )  # fmt: skip
+    for name, (plans, color, symbol, size) in kinds.items():
+        if plans:
+            figure.add_scatter(
+                x=[plan.peak_bytes / unit_bytes for plan in plans], y=[plan.step_s * 1e3 for plan in plans], mode="markers", name=name,
+                marker={"color": color, "symbol": symbol, "size": size}, error_y=_whiskers(plans, best, color),
+                hovertext=[_hover(plan) for plan in plans], hovertemplate="%{hovertext}<extra></extra>",
+            )  # fmt: skip
+    if result.bound_s is not None:
+        text = f"no candidate is below {units.duration(result.bound_s)}"
+        figure.add_hline(
+            y=result.bound_s * 1e3,
+            line={"color": palette.PREDICTED, "width": 1.5, "dash": "dash"},
+            annotation_text=text,
+            annotation_position="bottom left",
+        )
+    figure.update_xaxes(
+        title_text=f"{PEAK} memory of the fullest device, {unit}", rangemode="tozero", zeroline=False, gridcolor=palette.GRID
+    )
+    figure.update_yaxes(title_text="step time, ms", rangemode="tozero", zeroline=False, gridcolor=palette.GRID)
+    return palette.finished(figure, CHART, drawn_px=420)
+
+
+def _whiskers(plans: Sequence[RankedPlan], best: RankedPlan | None, color: str) -> dict[str, object]:
+    """The 90 % intervals of the plans' steps over the best plan's, in ms of that one's step."""
+    bounds = [plan.behind_interval if best is not None else None for plan in plans]
+    step_ms = best.step_s * 1e3 if best is not None else 0.0
+    over = [each[1] * step_ms - plan.step_s * 1e3 if each else 0.0 for plan, each in zip(plans, bounds, strict=True)]
+    under = [plan.step_s * 1e3 - each[0] * step_ms if each else 0.0 for plan, each in zip(plans, bounds, strict=True)]
+    return {"type": "data", "symmetric": False, "array": over, "arrayminus": under, "thickness": 1, "width": 3, "color": color}
+
+
+def _hover(plan: RankedPlan) -> str:
+    behind = f"<br>{units.speedup(plan.behind, plan.behind_interval)} the best step" if plan.behind_interval else ""
+    why = f"<br>{palette.plotly_escaped(plan.why_not)}" if plan.why_not else ""
+    return f"<b>{palette.plotly_escaped(plan.plan)}</b><br>{units.duration(plan.step_s)}, {units.memory(plan.peak_bytes)}{behind}{why}"
+
+
+FASTEST, BETWEEN, SMALLEST = "Fastest", "Less memory", "Least memory simulated"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A plan worth knowing, and why. `rate`: samples per second, or tokens per second of a model that reads tokens."""
+
+    why: str
+    plan: RankedPlan
+    rate: float
+
+    @property
+    def memory_words(self) -> str:
+        """What the fullest device holds at its peak, the largest kind first: activations 40 GiB, optimizer state 12 GiB."""
+        kinds = sorted(self.plan.held_bytes.items(), key=lambda kind: -kind[1])
+        return ", ".join(f"{KIND_NAMES.get(kind, kind)} {units.memory(size)}" for kind, size in kinds if size)
+
+
+def frontier(plans: Sequence[RankedPlan]) -> list[RankedPlan]:
+    """The plans that no other plan beats in both time and memory, the fastest first."""
+    chosen: list[RankedPlan] = []
+    for plan in sorted(plans, key=lambda plan: (plan.step_s, plan.peak_bytes)):
+        if not chosen or plan.peak_bytes < chosen[-1].peak_bytes:
+            chosen.append(plan)
+    return chosen
+
+
+def worth_knowing(result: SearchResult) -> list[Configuration]:
+    """The fastest plan that fits, the one that needs the least memory, and the fastest that needs at most the memory half way between."""
+    line = frontier(result.fitting)
+    chosen = {FASTEST: line[0]} if line else {}
+    if len(line) > 1:
+        half = (line[0].peak_bytes + line[-1].peak_bytes) / 2
+        between = next((plan for plan in line[1:-1] if plan.peak_bytes <= half), None)
+        chosen |= ({BETWEEN: between} if between is not None else {}) | {SMALLEST: line[-1]}
+    work = result.tokens or result.batch_size
+    return [Configuration(why, plan, work / plan.step_s) for why, plan in chosen.items()]
+
+
+def rate_words(result: SearchResult, configuration: Configuration) -> str:
+    """The rate with its unit: 480,000 tokens/s."""
+    rate = configuration.rate
+    shown = f"{rate:,.0f}" if rate >= 1000 else units.digits(rate)
+    return f"{shown} {'tokens' if result.tokens else 'samples'}/s"
+
+
+def training_hours(result: SearchResult, configuration: Configuration, amount: float) -> float:
+    """Hours that a training on so many tokens (samples, if the model reads no tokens) takes."""
+    return amount / configuration.rate / 3600
+
+
+def money_words(hours: float, devices: int, price: float) -> str:
+    """What so many hours cost if an hour of one device has this price: 1,234 for 12.3 hours of 64 devices."""
+    return f"${price * hours * devices:,.0f}"

@@ -1,16 +1,31 @@
-"""The static picture of timelines, for files: predicted above measured on one time axis, in the colors of the canvas."""
+"""The static pictures of timelines, for files: predicted above measured on one time axis, in the colors of the canvas; and their memory."""
 
 from pathlib import Path
 
+import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from simulator.engine.memory.contents import KIND_NAMES
 from traces.documents.timeline import Timeline
 from ui.present import palette
-from ui.present.charts import finished
-from ui.present.labels import headline, plotly_escaped
-from ui.present.pictures import INK, WIDTH, text_width, write_picture
-from ui.present.timeline_rows import BY_WEIGHTS, CRITICAL, IDLE, REPEATED, X_LABEL, Bar, TimelinePanel, timeline_panel
+from ui.present.labels import PEAK, headline
+from ui.present.palette import finished, plotly_escaped
+from ui.present.pictures import INK, LETTER, WIDTH, text_width, write_picture
+from ui.present.timeline_rows import (
+    BY_WEIGHTS,
+    CRITICAL,
+    IDLE,
+    REPEATED,
+    X_LABEL,
+    Bar,
+    Panel,
+    Row,
+    TimelinePanel,
+    kinds_shown,
+    rows,
+    timeline_panel,
+)
 
 #: Pixels between panels, and per lane; pictures with more than FEW_LANES have narrow lanes.
 BETWEEN, LANE, NARROW_LANE, FEW_LANES = 34, 42, 30, 14
@@ -91,3 +106,59 @@ def _label(bar: Bar, phase: str, px_per_ms: float) -> str:
     if phase not in ("forward", "backward", BY_WEIGHTS, REPEATED):
         return ""
     return next((label for label in bar.labels if text_width(label, BAR_LETTER) + ROOM <= bar.length_ms * px_per_ms), "")
+
+
+#: Pixels per row, and between rows; and the room between predicted and measured, as a share of the width.
+MEMORY_PX, BETWEEN_PX, GAP = 175, 45, 0.05
+
+
+def memory_figure(predicted: Timeline, measured: Timeline | None = None, title: str = "") -> go.Figure | None:
+    """What every device's memory holds, predicted beside measured, for a static picture. None if no timeline says so."""
+    timelines = [timeline for timeline in (predicted, measured) if timeline is not None and timeline.memory_kinds]
+    device_rows = rows(timelines)
+    if not device_rows:
+        return None
+    drawn_px = len(device_rows) * (MEMORY_PX + BETWEEN_PX) - BETWEEN_PX
+    figure = make_subplots(
+        len(device_rows), len(timelines), vertical_spacing=BETWEEN_PX / drawn_px, horizontal_spacing=GAP, shared_yaxes=True
+    )
+    end_ms = max(timeline.window_s[1] - timeline.window_s[0] for timeline in timelines) * 1e3
+    for number, row in enumerate(device_rows, start=1):
+        for column, panel in enumerate(row.panels, start=1):
+            if panel is not None:
+                _draw_memory(figure, panel, row, {"row": number, "col": column}, row.headings[column - 1], 0.9 * WIDTH / len(timelines))
+        figure.update_yaxes(range=[0, row.top], row=number)
+        figure.update_yaxes(title_text=f"allocated, {row.unit}", row=number, col=1)
+    for kind in kinds_shown(device_rows):
+        _name(figure, KIND_NAMES[kind], mode="markers", marker={"color": palette.KIND[kind], "symbol": "square", "size": 12})
+    _name(figure, PEAK, mode="lines", line=PEAK_LINE)
+    if any(row.limit_bytes for row in device_rows):
+        _name(figure, "limit", mode="lines", line=LIMIT_LINE)
+    figure.update_xaxes(range=[0, end_ms * 1.002], showticklabels=False)
+    figure.update_xaxes(title_text=X_LABEL, showticklabels=True, row=len(device_rows))
+    return finished(figure, f"{title}: memory" if title else "memory", drawn_px)
+
+
+PEAK_LINE, LIMIT_LINE = {"color": INK, "width": 1.4, "dash": "dash"}, {"color": palette.LIMIT, "width": 2}
+
+
+def _draw_memory(figure: go.Figure, panel: Panel, row: Row, place: dict[str, int], words: str, room_px: float) -> None:
+    """Add the heading of a panel and its stacked areas, the highest first and lower ones over it; the peak, and the limit."""
+    stacked = np.cumsum(list(panel.held.values()), axis=0) / row.unit_bytes
+    for kind, top in reversed(list(zip(panel.held, stacked, strict=True))):
+        figure.add_scatter(
+            x=panel.times_ms, y=top, fill="tozeroy", fillcolor=palette.KIND[kind], mode="lines", line={"width": 0, "shape": "hv"},
+            showlegend=False, **place,
+        )  # fmt: skip
+    for drawn_bytes, line in ((panel.peak_bytes, PEAK_LINE), (row.limit_bytes, LIMIT_LINE)):
+        if drawn_bytes:
+            figure.add_hline(drawn_bytes / row.unit_bytes, line=line, **place)
+    figure.add_annotation(
+        text=f"<b>{plotly_escaped(words)}</b>", xref="x domain", yref="y domain", x=0, y=1, xanchor="left", yanchor="bottom",
+        showarrow=False, font={"size": min(LETTER, room_px / text_width(words, 1))}, **place,
+    )  # fmt: skip
+
+
+def _name(figure: go.Figure, name: str, **look) -> None:
+    """Add an entry of the legend."""
+    figure.add_scatter(x=[None], y=[None], name=name, **look)

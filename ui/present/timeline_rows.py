@@ -1,16 +1,23 @@
-"""What pictures and charts of timelines share: one panel per timeline with its lanes, bars, colors and labels, and pipelines' actions."""
+"""What pictures and charts of timelines share: one panel per timeline with its lanes, bars, colors and labels, pipelines' actions, and the
+memory of every device over the step, predicted next to measured, stacked by kind of value.
+"""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
+import numpy as np
+
+from simulator.engine.memory.contents import KIND_NAMES, STACKED
+from simulator.machine.machine import HOST
 from simulator.strategies.pipeline.schedule import AGAIN, BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD, Action
 from traces import units
 from traces.documents.spans import LEAST_GAP, TRANSFER, critical_spans, is_pipeline, lanes, stretches
-from traces.documents.timeline import Cause, Span, Timeline
+from traces.documents.timeline import Cause, HeldByKind, Span, Timeline
 from ui.present import palette
-from ui.present.labels import lane_label
+from ui.present.labels import PEAK, lane_label
 
 #: The groups of bars of gradients by the weights, where a backward is split, and of forwards that are repeated before it.
 BY_WEIGHTS, REPEATED = "backward by weights", "forward again"
@@ -276,3 +283,163 @@ def _layer_labels(layer: str) -> tuple[str, ...]:
     """The layer's path, then shorter ends of it that start with a word: layer1.0.conv1, conv1. No label is a bare number."""
     parts = layer.split(".")
     return tuple(".".join(parts[first:]) for first in range(len(parts)) if parts[first] and not parts[first].isdigit())
+
+
+#: Devices drawn at most. Replicas look alike, so the first ones stand for all.
+MOST_DEVICES = 8
+#: A limit more than this many times as high as the peak is named in the heading instead of drawn: a line would flatten the rest.
+LIMIT_IN_SIGHT = 2.5
+#: The kind of all bytes of a device, where a timeline does not say what they are.
+IN_USE = "in use"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One device in one timeline.
+
+    `times_ms`: instants from the start of the training step; the last is its end. `held`: bytes at these instants by kind of value, in
+    stacking order. `peak_bytes`: the most bytes held at any time of the timeline, from the same task times as `held`, so at least as many.
+    `allocator_bytes`: the allocator's own figure, measured in another run (on a CPU one task at a time); 0 if unknown or predicted.
+    """
+
+    device: str
+    times_ms: tuple[float, ...]
+    held: dict[str, tuple[int, ...]]
+    peak_bytes: int
+    allocator_bytes: int = 0
+
+    @property
+    def highest_bytes(self) -> int:
+        """The most bytes held at once within the step."""
+        return max(map(sum, zip(*self.held.values(), strict=True)), default=0)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The panels of one device, one per timeline (None if the timeline does not know the device), with one unit and one axis.
+
+    `limit_bytes`: the device's memory limit, 0 unless it is near enough to be drawn. `top`: upper end of the axis, in `unit`s.
+    """
+
+    panels: tuple[Panel | None, ...]
+    headings: tuple[str, ...]
+    limit_bytes: int
+    unit_bytes: int
+    unit: str
+    top: float
+
+
+def rows(timelines: Sequence[Timeline]) -> tuple[Row, ...]:
+    """One row per device whose memory is known in any of the timelines, of which the first has the limits."""
+    known = (device for timeline in timelines for device in (*timeline.memory_kinds, *timeline.memory))
+    devices = dict.fromkeys(device for device in known if device != HOST)
+    return tuple(_row(timelines, device) for device in tuple(devices)[:MOST_DEVICES])
+
+
+def _row(timelines: Sequence[Timeline], device: str) -> Row:
+    panels = tuple(panel_of(timeline, device) for timeline in timelines)
+    highest = max(each.peak_bytes for each in panels if each is not None)
+    limit = timelines[0].limits_bytes.get(device)
+    drawn = bool(limit) and limit <= LIMIT_IN_SIGHT * highest
+    headings = tuple(
+        heading(timeline, each, None if drawn else limit) if each is not None else ""
+        for timeline, each in zip(timelines, panels, strict=True)
+    )
+    unit_bytes, unit = units.memory_unit(highest)
+    top = max(highest, limit if drawn else 0) / unit_bytes * 1.1
+    return Row(panels, headings, limit if drawn else 0, unit_bytes, unit, top or 1.0)
+
+
+def panel_of(timeline: Timeline, device: str) -> Panel | None:
+    """A timeline's panel of a device. Bytes whose kind the timeline does not say are IN_USE; None if it says nothing of the device."""
+    kinds = timeline.memory_kinds.get(device) or _in_use(timeline, device)
+    if kinds is None:
+        return None
+    start, end = timeline.window_s
+    times_ms = (*((time_s - start) * 1e3 for time_s in kinds.time_s), (end - start) * 1e3)
+    held = {kind: kinds.held_bytes[kind] for kind in (*STACKED, IN_USE) if any(kinds.held_bytes.get(kind, ()))}
+    shown = Panel(device, times_ms, {kind: (*counts, counts[-1]) for kind, counts in held.items()}, 0)
+    peak = max((held_bytes for _, held_bytes in timeline.memory.get(device, ())), default=0)
+    stated = next((use.peak_bytes for use in timeline.devices if use.name == device), 0)
+    measured = timeline.kind == "measured"
+    return replace(shown, peak_bytes=max(peak, shown.highest_bytes), allocator_bytes=stated if measured else 0)
+
+
+def _in_use(timeline: Timeline, device: str) -> HeldByKind | None:
+    """The bytes that a device holds within the step, without what they are."""
+    start, end = timeline.window_s
+    steps = timeline.memory.get(device, ())
+    if not steps:
+        return None
+    before = [held for time_s, held in steps if time_s <= start]
+    inside = [(start, before[-1] if before else 0), *((time_s, held) for time_s, held in steps if start < time_s < end)]
+    times_s, held = zip(*inside, strict=True)
+    return HeldByKind(times_s, {IN_USE: held})
+
+
+def kinds_shown(device_rows: Sequence[Row]) -> tuple[str, ...]:
+    """The kinds of values in any of the panels, in stacking order."""
+    panels = [each for row in device_rows for each in row.panels if each is not None]
+    return tuple(kind for kind in STACKED if any(kind in each.held for each in panels))
+
+
+def heading(timeline: Timeline, shown: Panel, limit_bytes: int | None = None) -> str:
+    """The heading of a panel: the device, whether it is predicted or measured, the peak, and a limit that is not drawn."""
+    words = peak_words(timeline, shown, limit_bytes)
+    return f"{shown.device} {timeline.kind}{', ' if shown.peak_bytes else ''}{words}"
+
+
+def peak_words(timeline: Timeline, shown: Panel, limit_bytes: int | None = None) -> str:
+    """The peak of a panel, and the limit of a prediction: peak allocated 2.78 GiB of 80 GiB. Of a measurement, the allocator's own peak."""
+    peak = f"{PEAK} {units.memory(shown.peak_bytes)}" if shown.peak_bytes else ""
+    limit = f" of {units.memory(limit_bytes)}" if limit_bytes and peak and timeline.kind != "measured" else ""
+    allocator = f"; allocator, own run: {units.memory(shown.allocator_bytes)}" if shown.allocator_bytes else ""
+    return f"{peak}{limit}{allocator}"
+
+
+#: More bytes than any memory has; a damaged file may say more.
+_MOST_BYTES = 2**60
+
+
+@dataclass
+class Strips:
+    """Collects the strips of all panels. `ticks` turns times in ms into ticks. `kinds`: numbers of what is drawn, by name."""
+
+    ticks: Callable[[Iterable[float]], np.ndarray]
+    kinds: dict[str, int] = field(default_factory=dict)
+    times: list[np.ndarray] = field(default_factory=list)
+    held: list[np.ndarray] = field(default_factory=list)
+
+    def of(self, timelines: Sequence[Timeline]) -> list[list[dict[str, Any]]]:
+        """The entries in the header, for each timeline one per device. Strips of one device have one scale."""
+        by_device = rows(timelines)
+        return [
+            [self._strip(timeline, row, row.panels[number]) for row in by_device if row.panels[number] is not None]
+            for number, timeline in enumerate(timelines)
+        ]
+
+    def colors(self) -> list[dict[str, str]]:
+        """Name and color of every kind."""
+        return [{"name": KIND_NAMES.get(kind, kind), "color": palette.KIND.get(kind, palette.OTHER)} for kind in self.kinds]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The instants of all strips in ticks, and the bytes that hold from each, kind after kind."""
+        return {
+            "memory_time": np.concatenate([np.empty(0, np.uint32), *self.times]),
+            "memory_held": np.concatenate([np.empty(0, np.float64), *self.held]),
+        }
+
+    def _strip(self, timeline: Timeline, row: Row, panel: Panel) -> dict[str, Any]:
+        times = np.maximum.accumulate(self.ticks(panel.times_ms))
+        first, begin = sum(map(len, self.times)), sum(map(len, self.held))
+        counts = [np.minimum(np.array(held, np.float64), _MOST_BYTES) for held in panel.held.values()]
+        self.times.append(times)
+        self.held += counts
+        limit = timeline.limits_bytes.get(panel.device)
+        return {
+            "label": f"{panel.device} memory", "words": peak_words(timeline, panel, None if row.limit_bytes else limit),
+            "times": [first, first + len(times)], "held": begin,
+            "kinds": [self.kinds.setdefault(kind, len(self.kinds)) for kind in panel.held],
+            "top_bytes": min(_MOST_BYTES, row.top * row.unit_bytes), "peak_bytes": min(_MOST_BYTES, panel.peak_bytes),
+            "limit_bytes": min(_MOST_BYTES, row.limit_bytes),
+        }  # fmt: skip

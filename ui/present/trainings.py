@@ -1,15 +1,96 @@
-"""A training in sentences and as a table, the same for the terminal, the page and the app: losses, times, and when it reaches a target."""
+"""A training in sentences, a table and curves: losses, times, and when it reaches a target; and the folder of its page.
+
+index.html              the page; needs no network and no other file
+run.json                the document of `schedcast run --metrics`
+loss.svg                the picture
+
+Loss and test accuracy are one line per training, thinned to few enough points.
+"""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from traces import units
-from traces.documents.training import AUTOGRAD, Curve, Reached, TrainingRun, Wins, by_name, first_difference, largest_difference
+from traces.documents.training import (
+    AUTOGRAD,
+    LAST,
+    PARTS,
+    Curve,
+    Reached,
+    TrainingRun,
+    Wins,
+    by_name,
+    first_difference,
+    largest_difference,
+)
 from traces.documents.verdict import Gain, measured_speedup
 from traces.documents.verdict import gain as judged
-from ui.present.labels import model_name
-from ui.present.tables import Grid, stacked
+from traces.files import check_writable
+from ui.present import palette
+from ui.present.blocks import Block, Figure, Headline, Note, Section, Table, first_and_last, stacked
+from ui.present.labels import busy_line, differing, model_name
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+DOCUMENT, PICTURE = "run.json", "loss.svg"
+#: What stands below the table of a page.
+_HOW = (
+    "All curves train on the same batches, from the same parameters, in turns. Seconds count training steps alone; the time to make"
+    " batches between them is left out. A difference is the largest at any iteration, as a share of the largest loss. It grows with the"
+    " steps, because every rounding changes all later steps. For long trainings, the lines are means over neighboring iterations, drawn"
+    " over the faint losses themselves. With several seeds, lines and figures are medians over the seeds; the bands, and the ranges in"
+    " parentheses, go from the lowest to the highest."
+)
+_ACCURACY = " Accuracy is that of the newest weights, in evaluation mode, on held-out samples and on as many of those that are trained on."
+_TARGET = " The target is reached at the first of two successive evaluations that are both at least as high."
+
+
+def write(folder: Path | str, document: TrainingRun) -> Path:
+    """Write the folder, its page last, and return the page's path. Raises SchedcastError if the folder cannot be written."""
+    from ui.present.page import write_page  # here, because it loads plotly
+
+    folder = Path(folder)
+    check_writable(folder, folder=True)
+    document.save(folder / DOCUMENT)  # first, because the folder is recognized by it
+    return write_page(folder, "Training", section(document, [(PICTURE, "picture (SVG)")], PICTURE), heading=title(document))
+
+
+def section(document: TrainingRun, files: Sequence[tuple[str, str]] = (), picture: str = "") -> Section:
+    """What a page says of a training. `picture`: the address of the curves for want of scripts."""
+    return Section(title(document), blocks(document, picture), document, DOCUMENT, files)
+
+
+def blocks(document: TrainingRun, picture: str = "") -> list[Block]:
+    """The data, curves over every measure of time, and the table."""
+    rows = cells(document)
+    how = _HOW + _ACCURACY * any(curve.evaluations for curve in document.curves) + _TARGET * (document.target is not None)
+    return [
+        Headline(_about(document)),
+        *(_curves(document, measure, "" if number else picture, bool(number)) for number, measure in enumerate(measures(document))),
+        Table(rows, first_and_last(rows), more=("Loss at the end",), narrow=training_table(document)),
+        Note(how),
+    ]
+
+
+def _curves(document: TrainingRun, measure: str, picture: str, continues: bool) -> Figure:
+    about = f"Loss, and accuracy if it was measured, over {measure}"
+    return Figure(lambda: training_figure(document, measure), about, picture, continues=continues)
+
+
+def _about(document: TrainingRun) -> str:
+    """The data, and how the plan's training differs from plain training."""
+    updates = differing(document.semantics)
+    busy = f"{line} " if (line := busy_line(document.busy_share)) else ""
+    stopped = "" if document.complete else f" Stopped after {document.steps} iterations."
+    return f"{busy}Data: {document.data}.{stopped}" + (f" {document.strategy} differs from plain training: {updates}." if updates else "")
 
 
 def accuracy_cells(document: TrainingRun, curves: Sequence[Curve]) -> dict[str, str]:
@@ -85,10 +166,8 @@ CLOSE = {"tf32": 0.03, "default": 0.03, "bf16": 0.03, "mixed": 0.03, "amp": 0.03
 USUAL = 1e-3
 #: Beginnings of the names of columns that do not fit a terminal, or that sentences repeat.
 FOR_PAGES = ("iterations", "against", "seconds", "first loss", "loss, mean", "losses against", "train accuracy")
-#: Parts of a training that are compared one by one, so that a disturbance of both cancels, and the steps of a part at least.
-PARTS, FEWEST = 10, 4
-#: The loss at the end is the mean over this last share of the iterations.
-LAST = 0.05
+#: The steps at least of each part of a training that is compared.
+FEWEST = 4
 
 
 def title(document: TrainingRun) -> str:
@@ -215,12 +294,176 @@ def _end(curve: Curve) -> float | None:
     return statistics.mean(last) if last else None
 
 
-def training_table(document: TrainingRun) -> Grid:
+def training_table(document: TrainingRun) -> Table:
     """The rows that a terminal has room for: times and accuracies."""
     rows = cells(document)
     heads = [head for head in rows[0] if not head.startswith(FOR_PAGES) or " to " in head]
-    return Grid([{head: stacked(row[head]) for head in heads} for row in rows], ("trained by",), [head for head in heads if " to " in head])
+    return Table(
+        [{head: stacked(row[head]) for head in heads} for row in rows], ("trained by",), [head for head in heads if " to " in head]
+    )
 
 
 def _loss(loss: float | None) -> str:
     return "not finite" if loss is None else f"{loss:.4g}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """The loss or the accuracy of one training over its iterations (counted from 1; of accuracies, how many were completed).
+
+    `means`: what is drawn. Of one seed these are its `values`, or if `smooth` the means over their neighbors; of several, the median over
+    the seeds of these, which lie between `low` and `high`. `seconds` and `predicted` (None without a prediction) are alternatives to
+    `iterations`. Losses that are not finite are left out.
+    """
+
+    name: str
+    color: str
+    iterations: np.ndarray
+    seconds: np.ndarray
+    predicted: np.ndarray | None
+    values: np.ndarray
+    means: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    smooth: bool
+    seeds: int
+
+    def over(self, measure: str) -> np.ndarray | None:
+        """The line's place on the axis of a measure of time; None without a prediction."""
+        return {ITERATIONS: self.iterations, SECONDS: self.seconds, PREDICTED: self.predicted}[measure]
+
+
+#: A curve with at least MANY iterations is drawn as its mean over neighbors (SHARE of all iterations) over the faint losses.
+MANY, SHARE = 200, 0.04
+#: Points of a line at most. More points than a picture has columns would only enlarge its file.
+POINTS = 2400
+#: Losses that span more than this factor are drawn on a logarithmic axis.
+WIDE = 100.0
+#: The measures of time that lines can be drawn over.
+ITERATIONS, SECONDS, PREDICTED = "iterations", "measured seconds", "predicted seconds"
+
+
+def lines(document: TrainingRun) -> list[Line]:
+    """The losses of every training, plain PyTorch's first, thinned to POINTS."""
+    return _lines(document, _losses)
+
+
+def accuracies(document: TrainingRun) -> list[Line]:
+    """The test accuracies of every training in percent, plain PyTorch's first; none if they were not measured."""
+    return [line for line in _lines(document, _test_accuracies) if len(line.iterations)]
+
+
+def measures(document: TrainingRun) -> dict[str, str]:
+    """The measures of time that the document has, with the labels of their axes."""
+    labels = {ITERATIONS: "iteration", SECONDS: "seconds of training steps"}
+    if any(curve.predicted_step_s for curve in document.curves):
+        labels[PREDICTED] = f"seconds predicted for {document.predicted_on}"
+    return labels
+
+
+def chart_title(document: TrainingRun) -> str:
+    """What the lines show."""
+    return "Loss and test accuracy" if accuracies(document) else "Loss"
+
+
+def _losses(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
+    losses = np.array([np.nan if loss is None else loss for loss in curve.losses], float)
+    return np.arange(1, len(losses) + 1), losses
+
+
+def _test_accuracies(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
+    evaluated = [(each.iteration, 100 * each.test_accuracy) for each in curve.evaluations]
+    return np.array([at for at, _ in evaluated], int), np.array([percent for _, percent in evaluated], float)
+
+
+def _lines(document: TrainingRun, values_of: Callable[[Curve], tuple[np.ndarray, np.ndarray]]) -> list[Line]:
+    smooths = values_of is _losses
+    return [_line(group, palette.line_color(i), values_of, smooths) for i, group in enumerate(groups(document))]
+
+
+def _line(curves: Sequence[Curve], color: str, values_of: Callable[[Curve], tuple[np.ndarray, np.ndarray]], smooths: bool) -> Line:
+    """One line from the curves of all seeds, as far as all of them go."""
+    of_seeds = [values_of(curve) for curve in curves]
+    count = min(len(iterations) for iterations, _ in of_seeds)
+    iterations, values = of_seeds[0][0][:count], np.array([values[:count] for _, values in of_seeds])
+    finite = np.flatnonzero(np.isfinite(values).all(axis=0))
+    iterations, values = iterations[finite], values[:, finite]
+    smooth = smooths and len(finite) >= MANY
+    drawn = np.array([smoothed(row) for row in values]) if smooth else values
+    times = np.array([[0.0, *curve.seconds[: iterations[-1] if len(iterations) else 0]] for curve in curves])
+    seconds = np.median(times, axis=0)[iterations]
+    thin = slice(None, None, -(-len(finite) // POINTS) or 1)
+    return Line(
+        name=name_of(curves[0]),
+        color=color,
+        iterations=iterations[thin],
+        seconds=seconds[thin],
+        predicted=None if curves[0].predicted_step_s is None else np.array([curves[0].predicted_s(int(i)) for i in iterations[thin]]),
+        values=values[0][thin],
+        means=np.median(drawn, axis=0)[thin],
+        low=drawn.min(axis=0)[thin],
+        high=drawn.max(axis=0)[thin],
+        smooth=smooth,
+        seeds=len(curves),
+    )
+
+
+def smoothed(losses: np.ndarray) -> np.ndarray:
+    """The mean of each loss over its neighbors, SHARE of all losses; over fewer at both ends."""
+    reach = int(len(losses) * SHARE / 2)
+    sums = np.concatenate([[0.0], np.cumsum(losses)])
+    places = np.arange(len(losses))
+    low, high = np.maximum(places - reach, 0), np.minimum(places + reach + 1, len(losses))
+    return (sums[high] - sums[low]) / (high - low)
+
+
+def logarithmic(drawn: list[Line]) -> bool:
+    """Whether the axis of losses should be logarithmic."""
+    values = [value for line in drawn if len(line.means) for value in (line.means.min(), line.means.max())]
+    lowest = min((min(line.values.min(), line.low.min()) for line in drawn if len(line.means)), default=0.0)
+    return bool(values) and min(values) > 0 and max(values) > WIDE * min(values) and lowest > 0
+
+
+def training_figure(document: TrainingRun, measure: str = ITERATIONS) -> "go.Figure":
+    """The chart of the loss, and of the test accuracy if it was measured, over one of the document's `measures` of time."""
+    from plotly.subplots import make_subplots
+
+    losses, shares = lines(document), accuracies(document)
+    figure = make_subplots(1, 2 if shares else 1, horizontal_spacing=0.08)
+    for column, drawn in enumerate((losses, shares), start=1):
+        for number, line in enumerate(drawn):
+            if line.over(measure) is not None:
+                _draw(figure, line, measure, column, number == 0)
+    label = measures(document)[measure]
+    figure.update_xaxes(title_text=palette.plotly_escaped(label), gridcolor=palette.GRID, zeroline=False, rangemode="tozero")
+    figure.update_yaxes(gridcolor=palette.GRID, zeroline=False)
+    figure.update_yaxes(title_text="loss", type="log" if logarithmic(losses) else "linear", row=1, col=1)
+    if shares:
+        figure.update_yaxes(title_text="test accuracy in %", row=1, col=2)
+        if document.target is not None:
+            figure.add_hline(100 * document.target, line={"color": palette.GREY, "dash": "dot", "width": 1}, row=1, col=2)
+    return palette.finished(figure, f"{chart_title(document)} over {measure}", drawn_px=320)
+
+
+def _draw(figure: "go.Figure", line: Line, measure: str, column: int, first: bool) -> None:
+    """Add a line, and below it the band of several seeds or the faint losses of one."""
+    x, quiet = line.over(measure), {"showlegend": False, "hoverinfo": "skip", "mode": "lines", "row": 1, "col": column}
+    group = palette.plotly_escaped(line.name)
+    if line.seeds > 1:
+        for edge, fill in ((line.high, None), (line.low, "tonexty")):
+            figure.add_scatter(
+                x=x, y=edge, line={"width": 0}, fill=fill, fillcolor=_clear(line.color), legendgroup=group, **quiet,
+            )  # fmt: skip
+    elif line.smooth:
+        figure.add_scatter(x=x, y=line.values, line={"color": line.color, "width": 1}, opacity=0.2, legendgroup=group, **quiet)
+    look = {"color": line.color, "width": 5 if first else 2}
+    figure.add_scatter(
+        x=x, y=line.means, mode="lines", line=look, opacity=0.6 if first else 1.0, showlegend=column == 1, row=1, col=column, name=group,
+        legendgroup=group,
+    )  # fmt: skip
+
+
+def _clear(color: str) -> str:
+    """The color of a band: one that other lines are seen through."""
+    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.18)"

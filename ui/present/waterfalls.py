@@ -1,22 +1,25 @@
-"""Waterfalls as bars, as a terminal table and as one sentence: why a step is shorter or longer than another."""
+"""Waterfalls as bars, as a chart and as one sentence: why a step is shorter or longer than another."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-from rich.table import Table
-from rich.text import Text
+from html import escape
+from typing import TYPE_CHECKING
 
 from simulator.predict.waterfall import COMMUNICATION, CONTENTION, IDLE, LAUNCHES, UNEXPLAINED, WAITING, overlap_of
 from traces import units
 from traces.documents.comparison import Change, Prediction, Validation, ValidationResult
+from ui.present import palette
+from ui.present.blocks import Bar, Figure
 from ui.present.labels import row_labels, strategy_name
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 #: Parts below this share of the first step are shown together.
 LEAST_SHARE = 0.005
 BASELINES = "than the baseline's"
 SMALLER = "smaller parts"
-#: Characters of the terminal's bars at most.
-WIDTH = 50
+#: Share of the bars' width that the numbers beside them need on a page of 900 pixels.
+LABEL_ROOM = 0.18
 #: Tasks of a part, in words; other parts are phases.
 _TASKS = {"update": "updates", COMMUNICATION: "transfers and collectives"}
 #: Why a step is longer because of a part; "more" becomes "less" if it is shorter.
@@ -28,25 +31,6 @@ _LONGER = {
     UNEXPLAINED: "that task times do not explain",
     SMALLER: "in smaller parts",
 }
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One bar of a waterfall, from `start_s` to `end_s`: a whole step, which starts at 0, or a part. `ms`: its length or change, rounded.
-
-    The rounded numbers of a waterfall add up.
-    """
-
-    label: str
-    ms: str
-    start_s: float
-    end_s: float
-    is_step: bool = False
-
-    @property
-    def change_s(self) -> float:
-        """By how much the bar makes the step longer."""
-        return self.end_s - self.start_s
 
 
 def bars(
@@ -136,22 +120,34 @@ def _reason(bar: Bar) -> str:
     return f"because {tasks} take {'more' if longer else 'less'} time"
 
 
-def terminal_table(waterfall: Sequence[Bar], columns: int = 100) -> Table:
-    """The bars for a terminal of so many columns: label, milliseconds, and the bar.
+def waterfall(drawn: Sequence[Bar], title: str, about: str = "", picture: str = "") -> Figure:
+    """The block of a waterfall. `about`: what it shows, if its title does not say it."""
+    return Figure(lambda: waterfall_figure(drawn, title), about or title, picture, drawn)
 
-    What shortens the step is green, what lengthens it red.
-    """
-    table = Table(box=None, show_header=False, padding=(0, 1))
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True)
-    words = max(len(bar.label) for bar in waterfall) + max(len(f"{bar.ms} ms") for bar in waterfall)
-    width = max(8, min(WIDTH, columns - words - 6))
-    longest_s = max(max(bar.start_s, bar.end_s) for bar in waterfall)
-    for bar in waterfall:
-        left, right = (round(width * max(0.0, end) / longest_s) for end in sorted((bar.start_s, bar.end_s)))
-        left = min(left, width - 1)
-        style = "bold" if bar.is_step else "green" if bar.change_s < 0 else "red"
-        blocks = " " * left + ("█" if bar.is_step else "▓") * max(1, right - left)
-        table.add_row(Text(bar.label, style="bold" if bar.is_step else ""), Text(f"{bar.ms} ms"), Text(blocks, style=style))
-    return table
+
+def waterfall_figure(drawn: Sequence[Bar], title: str) -> "go.Figure":
+    """Bars one below the other: steps from 0, each part from where the part above it ends. The numbers add up."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure(
+        go.Waterfall(
+            orientation="h",
+            measure=["absolute" if bar.is_step else "relative" for bar in drawn],
+            y=[escape(bar.label) for bar in drawn],
+            x=[(bar.end_s if bar.is_step else bar.change_s) * 1e3 for bar in drawn],
+            text=[f"{bar.ms} ms" for bar in drawn],
+            textposition="outside",
+            cliponaxis=False,
+            hoverinfo="y+text",
+            increasing={"marker": {"color": palette.LONGER}},
+            decreasing={"marker": {"color": palette.SHORTER}},
+            totals={"marker": {"color": palette.GREY}},
+            connector={"line": {"color": palette.GREY, "width": 1}},
+        )
+    )
+    figure.update_yaxes(autorange="reversed", showgrid=False, ticksuffix=" ")
+    ends_ms = [1e3 * end_s for bar in drawn for end_s in (bar.start_s, bar.end_s)]
+    room = LABEL_ROOM * (max(ends_ms) - min(0.0, *ends_ms))
+    figure.update_xaxes(range=[min(0.0, *ends_ms), max(ends_ms) + room], zeroline=False, gridcolor=palette.GRID)
+    figure.update_xaxes(title_text="step time, ms")
+    return palette.finished(figure, title, drawn_px=40 + 30 * len(drawn), legend=False)

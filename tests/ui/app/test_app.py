@@ -21,7 +21,7 @@ from traces.documents.comparison import Comparison
 from traces.errors import SchedcastError
 from ui.app import links
 from ui.app import model as app_model
-from ui.present import trainings_page as training_report
+from ui.present import trainings
 from ui.present.report import write_report
 from ui.service import jobs
 
@@ -123,7 +123,7 @@ def what_if(start, **state):
 def test_what_if_answers_at_once_and_explains(start):
     app = what_if(start, strategies=["turbodl", "gpipe"], **{"option turbodl alpha": "2"})
     assert titles(app) == [
-        "turbodl:alpha=2 28.0 ms", "From the baseline to turbodl",
+        "turbodl:alpha=2 28.0 ms", "From the baseline to turbodl:alpha=2",
         "Predicted step time per strategy (speed-up over plain PyTorch)",
     ]  # fmt: skip
     assert "ms shorter than the baseline's" in text_of(app)
@@ -327,7 +327,7 @@ def test_two_traces_are_compared(start, trace, tmp_path):
     assert titles(app) == ["From A to B", "One step of A above one of B"]
     assert next(iter(app.dataframe[0].value["what makes the difference"])) == "Python between launches"
     app.sidebar.selectbox[0].set_value(after).run()
-    assert app.subheader[0].value == r"B takes as long as A\: 1.74 ms"
+    assert app.subheader[0].value == r"B takes as long as A\: 1.74 ms."
     app = open_compare(start, before, trace)
     assert not app.exception
     assert "of their device time in common" in app.error[0].value
@@ -375,7 +375,7 @@ def test_settings():
 
 
 def test_a_training_is_shown_with_its_curves(start, tmp_path):
-    training_report.write(tmp_path / "lenet", training(300, "baseline", "autograd"))
+    trainings.write(tmp_path / "lenet", training(300, "baseline", "autograd"))
     app = start(tmp_path / "lenet")
     assert not app.exception
     assert titles(app) == ["Loss over iterations"]

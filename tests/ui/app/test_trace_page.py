@@ -22,8 +22,8 @@ from traces.documents.profile import Dispatch, Profile
 from traces.documents.profile_files import default_path
 from ui.app import runs
 from ui.app.uploads import offered_traces, safe_name
+from ui.present.predictions import prediction_label
 from ui.present.rules import OF_KERNELS, RULES, SPEEDS, rule_text
-from ui.present.tables import prediction_label
 
 
 @pytest.fixture

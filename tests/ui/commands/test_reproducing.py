@@ -23,8 +23,8 @@ from traces.documents.timeline import Span, Timeline
 from traces.errors import Code, Refusal, SchedcastError, UnknownNameError, UnusableFileError
 from ui.commands import quiet as commands_quiet
 from ui.commands import reproducing
-from ui.present import reproductions as reproduction_tables
-from ui.present import reproductions_page as reproduction_report
+from ui.present import reproductions
+from ui.present.blocks import Group
 from ui.service import jobs
 
 SMALL = fusion.FusionScope(
@@ -418,7 +418,7 @@ def test_an_absent_network_is_one_row_with_what_was_published(small):
 def test_a_published_quantity_has_columns_for_both_and_for_the_ratio():
     figures = (Figure(name="step", unit="s", predicted=0.012, published=0.01, interval=(0.01, 0.02)), Figure(name="gain", unit="x"))
     rows = (PaperCase(labels={"model": "a"}, figures=figures), PaperCase(labels={"model": "b"}, figures=(), status="not available: why"))
-    cells = reproduction_tables.cells(Table(name="t", title="T", about="", rows=rows))
+    cells = reproductions.cells(Table(name="t", title="T", about="", rows=rows))
     assert cells[0] == {
         "model": "a", "step ms published": "10.0", "step ms predicted": "12.0", "step pred. / publ.": "1.20",
         "step 90 % interval": "10.0 to 20.0", "gain": "-", "note": "",
@@ -477,9 +477,9 @@ def test_a_measurement_is_shown_beside(small, monkeypatch, paper, tmp_path, same
     assert (len(with_measurements.measured), numbers) == (1, same)
     assert [testbed.identity.kind for testbed in looks] == ["cpu"]
     assert with_measurements.notes[-1].startswith("Measured on this machine: ")
-    assert "Measured: resnet50" in reproduction_report.write(tmp_path, Reproduction(papers=(with_measurements,))).read_text()
-    texts = [str(part) for part in reproduction_tables.terminal(with_measurements)]
-    assert any(text.startswith("\nMeasured: resnet50, batch 32") for text in texts)
+    assert "Measured: resnet50" in reproductions.write(tmp_path, Reproduction(papers=(with_measurements,))).read_text()
+    titles = [block.title for block in reproductions.blocks(with_measurements) if isinstance(block, Group)]
+    assert any(title.startswith("Measured: resnet50, batch 32") for title in titles)
 
 
 @pytest.mark.thorough

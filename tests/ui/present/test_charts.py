@@ -26,15 +26,12 @@ from traces.documents.profile import Identity, Profile, Transfer
 from traces.documents.reproduction import Chart, DividedLayer, DividedNetwork, Panel, Series
 from traces.documents.step import Step
 from traces.errors import Code, Refusal
-from ui.present import charts, palette
-from ui.present import reproductions_page as picture
+from ui.present import charts, palette, reproductions
 from ui.present.charts import coverage_figure
-from ui.present.configurations import frontier
-from ui.present.machine_charts import fitted_lines, roofline_figure, transfers_figure
-from ui.present.memory import heading, memory_figure, panel_of
-from ui.present.reproductions_page import Place, chart_figure, color_of, divided_cells, division_figure, places_of, words
-from ui.present.searches_page import search_figure
-from ui.present.sweep_chart import (
+from ui.present.machines import fitted_lines, roofline_figure, transfers_figure
+from ui.present.reproductions import Place, chart_figure, color_of, divided_cells, division_figure, division_words, places_of
+from ui.present.searches import frontier, search_figure
+from ui.present.sweeps import (
     MEMORY,
     RATE,
     SPEEDUP,
@@ -48,12 +45,11 @@ from ui.present.sweep_chart import (
     too_large,
 )
 from ui.present.timeline_canvas.payload import timelines_payload
-from ui.present.timeline_picture import timelines_figure, timelines_picture
-from ui.present.timeline_rows import timeline_panel
-from ui.present.trainings_page import training_figure
-from ui.present.validations_page import errors_figure
-from ui.present.waterfall_figures import LABEL_ROOM, waterfall_figure
-from ui.present.waterfalls import bars
+from ui.present.timeline_picture import memory_figure, timelines_figure, timelines_picture
+from ui.present.timeline_rows import heading, panel_of, timeline_panel
+from ui.present.trainings import training_figure
+from ui.present.validations import errors_figure
+from ui.present.waterfalls import LABEL_ROOM, bars, waterfall_figure
 
 
 @pytest.fixture(scope="module")
@@ -106,11 +102,11 @@ def test_speedups_have_error_bars():
 
 
 def test_a_long_title_has_lines_below_which_the_legend_stands():
-    short, long = (charts.finished(go.Figure(), title, drawn_px=200).layout for title in ("word", "word " * 25))
+    short, long = (palette.finished(go.Figure(), title, drawn_px=200).layout for title in ("word", "word " * 25))
     lines = long.title.text.split("<br>")
     assert " ".join(lines) == " ".join(["word"] * 25)
-    assert max(map(len, lines)) <= charts.TITLE_WIDTH
-    more = charts.TITLE_LINE_PX * (len(lines) - 1)
+    assert max(map(len, lines)) <= palette.TITLE_WIDTH
+    more = palette.TITLE_LINE_PX * (len(lines) - 1)
     assert (long.margin.t - short.margin.t, long.height - short.height) == (more, more)
 
 
@@ -528,7 +524,7 @@ def test_branches_lie_below_each_other_and_no_line_passes_a_layer():
 
 
 def test_a_long_chain_continues_in_the_next_row(monkeypatch):
-    monkeypatch.setattr(picture, "LAYER_COLUMNS", 3)
+    monkeypatch.setattr(reproductions, "LAYER_COLUMNS", 3)
     chain = [layer("0"), *(layer(str(number), number - 1) for number in range(1, 5))]
     assert places_of(chain) == [Place(0, 0, 0), Place(0, 1, 0), Place(0, 2, 0), Place(1, 0, 0), Place(1, 1, 0)]
 
@@ -550,19 +546,19 @@ def test_height_and_width_cut_without_a_gap_and_images_with_one():
 
 
 def test_the_color_is_that_of_the_largest_degree():
-    assert color_of((2, 4, 1, 1)) == picture.COLORS["channel"]
-    assert color_of((1, 1, 1, 1)) == picture.WHOLE
-    assert words((4, 1, 2, 1)) == "n=4 h=2"
-    assert words((1, 1, 1, 1)) == "1 worker"
+    assert color_of((2, 4, 1, 1)) == reproductions.COLORS["channel"]
+    assert color_of((1, 1, 1, 1)) == reproductions.WHOLE
+    assert division_words((4, 1, 2, 1)) == "n=4 h=2"
+    assert division_words((1, 1, 1, 1)) == "1 worker"
 
 
 def test_every_layer_has_its_cells_its_name_and_its_lines(monkeypatch):
-    monkeypatch.setattr(picture, "LAYER_COLUMNS", 2)
+    monkeypatch.setattr(reproductions, "LAYER_COLUMNS", 2)
     layers = [each.model_copy(update={"degrees": (2, 1, 2, 1)}) for each in BRANCHES]
     figure = division_figure(DividedNetwork(name="net", title="A network", layers=tuple(layers)))
     lines, cells, names, how = figure.data
     assert list(cells.x).count(None) == 4 * len(layers)
-    assert (cells.name, cells.fillcolor) == ("mostly by image", picture.COLORS["image"])
+    assert (cells.name, cells.fillcolor) == ("mostly by image", reproductions.COLORS["image"])
     assert names.text == tuple(each.name for each in layers)
     assert set(how.text) == {"n=2 h=2"}
     assert list(lines.x).count(None) >= sum(len(each.inputs) for each in layers)

@@ -3,30 +3,30 @@
 import pytest
 
 from tests.support.search_samples import of_a_language_model, ranked, search_result
-from ui.present import configurations, searches
-from ui.present.configurations import BETWEEN, FASTEST, SMALLEST
+from ui.present import searches
+from ui.present.searches import BETWEEN, FASTEST, SMALLEST
 
 
 def test_the_fastest_the_smallest_and_what_lies_between_them():
-    known = configurations.worth_knowing(of_a_language_model())
+    known = searches.worth_knowing(of_a_language_model())
     assert [(each.why, each.plan.checkpoint, each.plan.accumulate) for each in known] == [
         (FASTEST, "none", 8), (BETWEEN, "selective", 8), (SMALLEST, "full", 8),
     ]  # fmt: skip
-    assert configurations.worth_knowing(search_result(fits=False)) == []
-    (only,) = configurations.worth_knowing(search_result(plans=(ranked("baseline", 0.01, 3.0),), best="baseline", rival=None))
+    assert searches.worth_knowing(search_result(fits=False)) == []
+    (only,) = searches.worth_knowing(search_result(plans=(ranked("baseline", 0.01, 3.0),), best="baseline", rival=None))
     assert only.why == FASTEST
 
 
 def test_its_speed_its_memory_and_what_a_training_costs():
     result = of_a_language_model()
-    fastest = configurations.worth_knowing(result)[0]
-    assert configurations.rate_words(result, fastest) == "100,000 tokens/s"
+    fastest = searches.worth_knowing(result)[0]
+    assert searches.rate_words(result, fastest) == "100,000 tokens/s"
     assert fastest.memory_words == "activations 40 GiB, optimizer state 12 GiB"
-    hours = configurations.training_hours(result, fastest, 3.6e9)
+    hours = searches.training_hours(result, fastest, 3.6e9)
     assert hours == pytest.approx(10)
-    assert configurations.money_words(hours, result.devices, 2.5) == "$1,600"
+    assert searches.money_words(hours, result.devices, 2.5) == "$1,600"
     images = search_result()
-    assert configurations.rate_words(images, configurations.worth_knowing(images)[0]) == "3,200 samples/s"
+    assert searches.rate_words(images, searches.worth_knowing(images)[0]) == "3,200 samples/s"
 
 
 def test_every_row_says_its_microbatches_and_checkpointing():

@@ -15,7 +15,8 @@ from tests.support.search_samples import search_result
 from traces.documents.comparison import Shares
 from traces.documents.profile import Contention, Dispatch, Identity, Interference, KeyCost, LoopCosts, Profile, Stats
 from traces.documents.verdict import Gain
-from ui.present import machines, palette, searches, tables, trainings, verdicts
+from ui.present import labels, machines, palette, predictions, searches, trainings, validations
+from ui.present.edits import MOST_FAULTS, best_words, cost_words, fault_lines, move_words
 from ui.present.formulas import FORMULAS, PREDICTED, column_formulas, formulas_markdown, formulas_of
 from ui.present.labels import (
     differing,
@@ -25,11 +26,10 @@ from ui.present.labels import (
     markdown_escaped,
     model_name,
     options_text,
-    plotly_escaped,
     row_labels,
     source_words,
 )
-from ui.present.sentences import MOST_FAULTS, best_words, cost_words, fault_lines, move_words
+from ui.present.palette import plotly_escaped
 
 
 def test_headline():
@@ -112,8 +112,8 @@ NO_QUANTITIES = {
 @pytest.mark.parametrize(
     "row",
     [
-        tables.validation_cells(validation(result()))[0],
-        tables.prediction_rows([prediction()])[0],
+        validations.validation_cells(validation(result()))[0],
+        predictions.prediction_rows([prediction()])[0],
         searches.cells(search_result())[0],
         trainings.cells(training(5, "turbodl", "autograd"))[0],
     ],
@@ -125,7 +125,7 @@ def test_every_column_that_is_a_quantity_has_its_formula(row):
 
 
 def test_a_measured_speedup_has_another_formula_than_a_predicted_one():
-    (measured, *_), (predicted,) = tables.validation_cells(validation(result())), tables.prediction_rows([prediction()])
+    (measured, *_), (predicted,) = validations.validation_cells(validation(result())), predictions.prediction_rows([prediction()])
     assert column_formulas(measured)["against PyTorch"] == "Against PyTorch, measured"
     assert column_formulas(predicted)["against PyTorch"] == "Against PyTorch"
 
@@ -190,14 +190,14 @@ def test_a_noisy_machine_has_no_clear_headline():
 def test_a_busy_machine_is_the_headline():
     busy = validation(against("turbodl", 0.03, (1.29, 1.37)), busy_share=0.46)
     words = "busy machine: not a measurement. Other processes took 46 % of the cores; above 10 % no time is reliable."
-    assert verdicts.headline(busy).startswith(words)
-    assert verdicts.short_headline(busy) == "Busy machine: not a measurement"
+    assert validations.headline(busy).startswith(words)
+    assert validations.short_headline(busy) == "Busy machine: not a measurement"
     quiet = validation(against("turbodl", 0.03, (1.29, 1.37)))
-    first, second = verdicts.headlines([quiet, busy])
+    first, second = validations.headlines([quiet, busy])
     assert first.startswith(words), "the first line, whatever job it is about"
     assert second.startswith("small-cnn: turbodl is 1.33x")
-    assert verdicts.busy_line(0.1) == verdicts.busy_line(None) == ""
-    assert "of the GPU" in verdicts.busy_line(0.2, "gpu")
+    assert labels.busy_line(0.1) == labels.busy_line(None) == ""
+    assert "of the GPU" in labels.busy_line(0.2, "gpu")
 
 
 def test_a_machine_that_changed_its_speed_is_named_beside_the_headline():
@@ -207,8 +207,8 @@ def test_a_machine_that_changed_its_speed_is_named_beside_the_headline():
         for steps_s in ((0.03, 0.06), (0.03, 0.033))
     )
     assert (swung.unsteady, steady.unsteady, validation(skipped()).unsteady) == (True, False, False)
-    assert "a quarter of a schedule's steps took at least 2.0 times as long as another quarter" in verdicts.headline(swung)
-    assert "speed meanwhile" not in verdicts.headline(steady)
+    assert "a quarter of a schedule's steps took at least 2.0 times as long as another quarter" in validations.headline(swung)
+    assert "speed meanwhile" not in validations.headline(steady)
 
 
 # The colors of pictures and charts.

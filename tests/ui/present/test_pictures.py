@@ -9,10 +9,11 @@ from plotly.subplots import make_subplots
 
 from tests.support.page_samples import skipped, validation
 from ui.present import palette
-from ui.present.charts import finished, speedups_figure
+from ui.present.blocks import Bar
+from ui.present.charts import speedups_figure
+from ui.present.palette import finished
 from ui.present.pictures import svg, write_picture
-from ui.present.waterfall_figures import waterfall_figure
-from ui.present.waterfalls import Bar
+from ui.present.waterfalls import waterfall_figure
 
 
 def drawn(*figures, **how):
@@ -99,3 +100,9 @@ def test_names_with_markup_and_control_characters_are_words(tmp_path):
 
 def test_a_validation_that_ran_nothing_has_a_picture_too():
     assert drawn(speedups_figure(validation(skipped())))
+
+
+def test_without_a_heading_no_empty_text_is_written():
+    figure = finished(go.Figure(go.Scatter(x=[1, 2], y=[1, 2])), "why", 200)
+    assert all(each.text for each in drawn(figure).iter() if each.tag.endswith("text"))
+    assert label(drawn(figure, heading="both"), "both")

@@ -24,11 +24,10 @@ from traces.documents.replay_result import Diff, HostWait, Part, ReplayResult, R
 from traces.documents.timeline import AtPeak
 from traces.errors import SchedcastError, UnusableFileError
 from ui.commands.reporting import DOCUMENTS, sections_of
-from ui.present import diffs_page as diff_report
-from ui.present import gpu_report, sentences, tables, validations_page, verdicts
-from ui.present import trainings_page as training_report
-from ui.present.page import page
+from ui.present import diffs, gpu_report, pictures, predictions, trainings, validations
+from ui.present.page import html, page
 from ui.present.report import read_report, write_report
+from ui.present.terminal import show
 from ui.present.timeline_canvas import page as timelines_page
 
 
@@ -47,7 +46,7 @@ def folder(runs, tmp_path_factory):
 
 def text_of(table, width=200):
     console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(table)
+    show(console, table)
     console.file.close()
     return console.export_text()
 
@@ -141,7 +140,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     def full(*_, **__):
         raise SchedcastError("cannot write: no space left")
 
-    monkeypatch.setattr(validations_page, "write_picture", full)
+    monkeypatch.setattr(pictures, "write_picture", full)
     with pytest.raises(SchedcastError, match="no space"):
         write_report(tmp_path / "r", [validation(result())])
     assert list(tmp_path.iterdir()) == []
@@ -151,9 +150,9 @@ def test_without_plotly_all_documents_are_written(tmp_path, monkeypatch):
     """The page of an earlier report goes, since it shows other documents."""
     place, row = tmp_path / "r", result()
     write_report(place, [validation(result("gpipe"))])
-    monkeypatch.delitem(sys.modules, "ui.present.validations_page")
-    monkeypatch.delattr("ui.present.validations_page")
-    monkeypatch.setitem(sys.modules, "ui.present.memory", None)
+    monkeypatch.delitem(sys.modules, "ui.present.timeline_picture")
+    monkeypatch.delattr("ui.present.timeline_picture")
+    monkeypatch.setitem(sys.modules, "ui.present.timeline_picture", None)
     with pytest.raises(ModuleNotFoundError):
         write_report(place, [validation(row)], [Comparison(two_lanes(), two_lanes("measured"), row)], [{"a": 1}])
     assert not (place / "index.html").exists()
@@ -166,7 +165,7 @@ def test_an_earlier_report_and_other_files_survive_a_failure_and_are_replaced_by
     write_report(place, [validation(result("gpipe"))])
     (place / "notes.txt").write_text("mine")
     with monkeypatch.context() as broken:
-        broken.setattr(validations_page, "write_picture", lambda *_, **__: (_ for _ in ()).throw(SchedcastError("no")))
+        broken.setattr(pictures, "write_picture", lambda *_, **__: (_ for _ in ()).throw(SchedcastError("no")))
         with pytest.raises(SchedcastError):
             write_report(place, [validation(result("deepa"))])
     assert read_report(place).validations[0].results[0].strategy == "gpipe"
@@ -209,45 +208,45 @@ def test_a_folder_without_a_report_is_refused(tmp_path):
 
 def test_validation_table(runs):
     rows = [run.result for run in runs]
-    text = text_of(tables.validation_table([sample_validation([*rows, skipped()])]))
+    text = text_of(validations.validation_table([sample_validation([*rows, skipped()])]))
     assert re.search(r"plain PyTorch +- +40\.6 +- +1\.00x +- +1\.02x +-", text)
     assert re.search(r"1f1b +51\.3 +52\.4 +-2\.0 % +slower +0\.80x +0\.79x +2e-07", text)
     assert re.search(r" 49\.8 to 53\.1 +0\.77x", text)
     assert "gpipe skipped: needs 2 devices" in text
     assert "job" not in text
-    assert "resnet50 fp32 eager" in text_of(tables.validation_table([sample_validation(rows)] * 2))
+    assert "resnet50 fp32 eager" in text_of(validations.validation_table([sample_validation(rows)] * 2))
 
 
 def test_plain_pytorch_is_the_first_row():
     cpu = {"kind": "cpu", "name": "this-cpu", "cores": 2}
     document = validation(result("baseline", 0.05, 0.05), result()).model_copy(update={"device": cpu})
-    first, *others = tables.validation_cells(document)
+    first, *others = validations.validation_cells(document)
     assert (first["strategy"], first["measured ms"], first["against PyTorch"]) == ("plain PyTorch (2 threads)", "30.0", "1.00x")
     assert first["over baseline, measured"] == "1.67x"
     assert [(row["strategy"], row["against PyTorch"]) for row in others] == [
         ("baseline (one stream, our executor)", "0.60x"),
         ("turbodl", "0.71x"),
     ]
-    assert "plain PyTorch" in text_of(tables.validation_table([document]))
-    (one, *_) = tables.validation_cells(document.model_copy(update={"reference_threads": 1}))
+    assert "plain PyTorch" in text_of(validations.validation_table([document]))
+    (one, *_) = validations.validation_cells(document.model_copy(update={"reference_threads": 1}))
     assert one["strategy"] == "plain PyTorch (1 thread)", "what the document says counts more than the number of cores"
-    alone = tables.validation_cells(document.model_copy(update={"reference_step_s": None}))
+    alone = validations.validation_cells(document.model_copy(update={"reference_step_s": None}))
     assert [row["strategy"] for row in alone] == ["baseline (one stream, our executor)", "turbodl"]
 
 
 def test_the_printed_error_is_that_of_the_times_beside_it():
     """Whatever the drift of the machine, and whatever the document says."""
-    (_, row) = tables.validation_cells(validation(result(predicted=0.040, measured=0.050, drift=1.2, error=0.9)))
+    (_, row) = validations.validation_cells(validation(result(predicted=0.040, measured=0.050, drift=1.2, error=0.9)))
     assert (row["predicted ms"], row["measured ms"], row["error"]) == ("40.0", "50.0", "-20.0 %")
     assert "drift-corrected" not in row
 
 
 def test_a_cell_names_the_interval_of_a_speedup_and_the_verdict():
     row = result(against_pytorch=1.16, against_pytorch_interval=(1.08, 1.22), measured_speedup=1.3, measured_speedup_interval=(0.9, 1.5))
-    (_, cells) = tables.validation_cells(validation(row))
+    (_, cells) = validations.validation_cells(validation(row))
     assert (cells["against PyTorch"], cells["verdict"]) == ("1.16x (1.08 to 1.22)", "faster")
     assert cells["over baseline, measured"] == "1.30x (0.90 to 1.50)"
-    narrow = text_of(tables.validation_table([validation(row)]), width=120)
+    narrow = text_of(validations.validation_table([validation(row)]), width=120)
     assert max(map(len, narrow.splitlines())) <= 120
     assert re.search(r" faster .*\n.* 1\.16x .*\n.* 1\.08 to 1\.22", narrow)
 
@@ -264,8 +263,8 @@ HEADLINES = [
 def test_the_headline_says_whether_the_fastest_schedule_beats_plain_pytorch(interval, words):
     rows = result("baseline", 0.05, 0.05), result(against_pytorch=1.16, against_pytorch_interval=interval), skipped()
     document = validation(*rows)
-    assert verdicts.headline(document).startswith(words)
-    assert verdicts.headlines([document, document])[1] == f"small-cnn: {verdicts.headline(document)}"
+    assert validations.headline(document).startswith(words)
+    assert validations.headlines([document, document])[1] == f"small-cnn: {validations.headline(document)}"
 
 
 @pytest.mark.parametrize(
@@ -278,13 +277,13 @@ def test_the_headline_says_whether_the_fastest_schedule_beats_plain_pytorch(inte
 )
 def test_documents_without_intervals_have_a_headline_too(reference_s, words):
     document = validation(result("baseline", 0.05, 0.05), result(), skipped()).model_copy(update={"reference_step_s": reference_s})
-    assert verdicts.short_headline(document.model_copy(update={"device": {"kind": "cpu", "cores": 1}})) == words
+    assert validations.short_headline(document.model_copy(update={"device": {"kind": "cpu", "cores": 1}})) == words
 
 
 def test_without_plain_pytorch_the_baseline_is_the_rival():
     document = validation(result("baseline", 0.05, 0.05), result()).model_copy(update={"reference_step_s": None})
-    assert verdicts.headline(document) == "turbodl is 1.19x as fast as the baseline: 42.0 ms per step, 50.0 ms with the baseline."
-    assert verdicts.headline(validation(skipped())) == ""
+    assert validations.headline(document) == "turbodl is 1.19x as fast as the baseline: 42.0 ms per step, 50.0 ms with the baseline."
+    assert validations.headline(validation(skipped())) == ""
 
 
 def test_the_headline_is_the_first_line_of_the_page(tmp_path):
@@ -296,56 +295,56 @@ def test_the_headline_is_the_first_line_of_the_page(tmp_path):
 
 
 def test_prediction_table_marks_what_does_not_fit():
-    text = text_of(tables.prediction_table([prediction(options={"config": "[red]n=2"}), prediction(fits=False)]))
+    text = text_of(predictions.prediction_table([prediction(options={"config": "[red]n=2"}), prediction(fits=False)]))
     assert "config=[red]n=2" in text
     assert re.search(r" no\s", text)
-    assert text_of(tables.prediction_table([]))
+    assert not text_of(predictions.prediction_table([]))
 
 
 def test_validation_in_words():
     rows = result("baseline", 0.05, 0.05, drift=1.0), result("turbodl", 0.04, 0.042, drift=1.0)
-    text = " ".join(sentences.validation_words(validation(*rows, skipped())))
+    text = " ".join(validations.validation_words(validation(*rows, skipped())))
     assert text.startswith("2 strategies ran. Median absolute error 2.4 %, worst -4.8 % (turbodl). The costs are from an earlier")
     assert "Corrected for that, the median absolute error is 2.4 %, the worst -4.8 %. 1 of 1 differences" in text
-    now = " ".join(sentences.validation_words(validation(*(row.model_copy(update={"calibration": "interleaved"}) for row in rows))))
+    now = " ".join(validations.validation_words(validation(*(row.model_copy(update={"calibration": "interleaved"}) for row in rows))))
     assert "fixed operation" not in now
     assert "gpipe was skipped: needs 2 devices." in text
-    assert sentences.validation_words(validation(skipped())) == ["No strategy ran.", "gpipe was skipped: needs 2 devices."]
+    assert validations.validation_words(validation(skipped())) == ["No strategy ran.", "gpipe was skipped: needs 2 devices."]
 
 
 def test_a_gpu_whose_kernels_add_in_any_order_is_named():
     """Then a difference from plain PyTorch is not the plan's."""
     repeated = result("baseline", reference_grad_error=3e-6, reference_param_error=1e-7)
-    assert any("Plain PyTorch differs from itself by 3e-06" in line for line in sentences.validation_words(validation(repeated)))
-    assert not any("itself" in line for line in sentences.validation_words(validation(result("baseline"))))
+    assert any("Plain PyTorch differs from itself by 3e-06" in line for line in validations.validation_words(validation(repeated)))
+    assert not any("itself" in line for line in validations.validation_words(validation(result("baseline"))))
 
 
 def test_a_job_is_named_with_its_image_size_and_devices():
     document = validation().model_copy(update={"image_size": 64, "device": {"name": "AMD EPYC", "devices": 2}})
-    assert sentences.job_words(document) == "small-cnn, batch 64, input size 64, sgd, fp32, eager, on AMD EPYC, 2 devices"
-    assert sentences.job_words(validation()) == "small-cnn, batch 64, sgd, fp32, eager, on this-cpu"
+    assert validations.job_words(document) == "small-cnn, batch 64, input size 64, sgd, fp32, eager, on AMD EPYC, 2 devices"
+    assert validations.job_words(validation()) == "small-cnn, batch 64, sgd, fp32, eager, on this-cpu"
 
 
 def test_results_in_words(runs):
     exact = result(max_grad_error=0.0, max_param_error=0.0)
-    assert "Gradients and parameters are identical to PyTorch's, bit for bit." in sentences.result_words(validation(exact), exact)
-    assert "Differs" not in " ".join(sentences.result_words(validation(), result(semantics={"staleness": 0})))
-    assert "Differs from plain training: batch norm: statistics per microbatch." in sentences.result_words(validation(), runs[2].result)
-    assert sentences.phase_words(runs[2]).startswith("They differ most in backward: predicted 71.5 ms")
+    assert "Gradients and parameters are identical to PyTorch's, bit for bit." in validations.result_words(validation(exact), exact)
+    assert "Differs" not in " ".join(validations.result_words(validation(), result(semantics={"staleness": 0})))
+    assert "Differs from plain training: batch norm: statistics per microbatch." in validations.result_words(validation(), runs[2].result)
+    assert validations.phase_words(runs[2]).startswith("They differ most in backward: predicted 71.5 ms")
     empty = replace(two_lanes(), spans=())
-    assert sentences.phase_words(Comparison(empty, empty, exact)) == "No task ran within the drawn training step."
+    assert validations.phase_words(Comparison(empty, empty, exact)) == "No task ran within the drawn training step."
 
 
 def test_devices_that_a_strategy_does_not_use_are_named():
-    unused = " ".join(sentences.prediction_words(prediction(unused_devices=3)))
+    unused = " ".join(predictions.prediction_words(prediction(unused_devices=3)))
     assert "Uses 1 of 4 devices; the others have nothing to do." in unused
-    assert "Uses" not in " ".join(sentences.prediction_words(prediction()))
+    assert "Uses" not in " ".join(predictions.prediction_words(prediction()))
 
 
 def test_predictions_in_words():
-    text = " ".join(sentences.prediction_words(prediction()))
+    text = " ".join(predictions.prediction_words(prediction()))
     assert "Against the baseline's 50.0 ms: 1.25x, cannot tell." in text
-    sure = " ".join(sentences.prediction_words(prediction(speedup_interval=(1.2, 1.3)), here=False))
+    sure = " ".join(predictions.prediction_words(prediction(speedup_interval=(1.2, 1.3)), here=False))
     assert "Against the baseline's 50.0 ms: 1.25x (1.20 to 1.30), faster." in sure
     assert "90.0 % measured elsewhere" in sure
     assert "The critical path has 1 task; the longest is a (40.0 ms)." in text
@@ -359,18 +358,18 @@ def test_what_holds_memory_in_words():
             "parameter": 2**29}, largest=(), replicated_bytes=2**29,
         )  # fmt: skip
 
-    text = " ".join(sentences.prediction_words(prediction(at_peak=(held("gpu0", 2**30), held("gpu1", 2**30 * 13 // 4)))))
+    text = " ".join(predictions.prediction_words(prediction(at_peak=(held("gpu0", 2**30), held("gpu1", 2**30 * 13 // 4)))))
     assert "Memory: peak of 3.25 GiB allocated on gpu1 at 41.0 ms in conv2 backward: activations 2.75 GiB, parameters 512 MiB." in text
     assert "The peaks of the other devices: gpu0 1 GiB." in text
     assert "512 MiB are parameters and state that each of 2 devices holds a copy of." in text
     kept = result(predicted_peak_bytes_by_device={"gpu0": 99, "gpu1": 5}, measured_peak_bytes_by_device={"gpu0": 100})
-    assert sentences.memory_words(kept) == ["Peak allocated, predicted / measured: gpu0 99 B / 100 B (-1.0 %)."]
-    assert sentences.memory_words(result()) == []
+    assert validations.memory_words(kept) == ["Peak allocated, predicted / measured: gpu0 99 B / 100 B (-1.0 %)."]
+    assert validations.memory_words(result()) == []
 
 
 def test_the_memory_of_a_cpu_is_said_to_be_counted_one_task_at_a_time():
     counted = result(predicted_peak_bytes_by_device={"cpu:0": 99}, measured_peak_bytes_by_device={"cpu:0": 100})
-    compared, said = sentences.memory_words(counted)
+    compared, said = validations.memory_words(counted)
     assert compared == "Peak allocated, predicted / measured: cpu:0 99 B / 100 B (-1.0 %)."
     assert "lanes that run at the same time; the memory was counted while tasks ran one at a time" in said
 
@@ -426,8 +425,8 @@ def write_everything(folder, name="turbodl"):
     """One result of every kind, with `name` wherever a name can be. Returns their places."""
     row = result(name)
     write_report(folder / "job", [validation(row)], [Comparison(two_lanes(), two_lanes("measured"), row)])
-    diff_report.write(folder / "diff", difference(name), {}, [two_lanes(), two_lanes("measured")])
-    training_report.write(folder / "training", training(5, name, "autograd"))
+    diffs.write(folder / "diff", difference(name), {}, [two_lanes(), two_lanes("measured")])
+    trainings.write(folder / "training", training(5, name, "autograd"))
     files = {
         "search.json": search_result(model=name).save,
         "prediction.json": prediction(options={"alpha": name}).save,
@@ -453,8 +452,8 @@ def recorded(name):
 def test_a_replay_draws_its_median_step_and_ranks_the_changes(tmp_path):
     (section,) = sections_of(recorded("ProfilerStep#3").save(tmp_path / "replay.json"))
     assert section.summary == "The GPU waits for the data loader 50.0 % of the step, 20.0 of 40.0 ms."
-    assert "schedcast-payload" in section.body
-    assert {"Where the time of the step goes", "Changes, each alone", "Steps"} == set(re.findall("<h3>(.*)</h3>", section.body))
+    assert "schedcast-payload" in html(section)
+    assert {"Where the time of the step goes", "Changes, each alone", "Steps"} == set(re.findall("<h3>(.*)</h3>", html(section)))
 
 
 def write_predictions(place, name):
@@ -482,7 +481,7 @@ def test_one_page_of_everything_stands_alone(tmp_path):
 def test_every_table_says_how_its_quantities_are_computed(tmp_path):
     for place in write_everything(tmp_path):
         (section,) = sections_of(place)
-        assert "<table>" not in section.body or "How is this computed?" in section.body
+        assert "<table>" not in html(section) or "How is this computed?" in html(section)
 
 
 def test_names_stay_text(tmp_path):
@@ -493,10 +492,10 @@ def test_names_stay_text(tmp_path):
 
 
 def test_a_folder_without_the_steps_of_an_earlier_difference_draws_none(tmp_path):
-    diff_report.write(tmp_path, difference(), {}, [two_lanes(), two_lanes()])
-    diff_report.write(tmp_path, difference(), {})
+    diffs.write(tmp_path, difference(), {}, [two_lanes(), two_lanes()])
+    diffs.write(tmp_path, difference(), {})
     (section,) = sections_of(tmp_path)
-    assert "schedcast-payload" not in section.body
+    assert "schedcast-payload" not in html(section)
 
 
 def damaged_places():

@@ -11,7 +11,7 @@ from traces.documents.comparison import Change, MemoryNeed
 from traces.documents.measured_step import MeasuredStep
 from traces.documents.search_result import PlainStep
 from traces.documents.timeline import AtPeak, Holder
-from ui.present import predictions, searches, tables
+from ui.present import predictions, searches
 from ui.present.predictions import gain_words, verdict_line
 from ui.request import JobRequest
 
@@ -197,9 +197,9 @@ def test_a_prediction_in_one_line():
 def test_a_verdict_names_what_it_compares_with_if_that_is_not_plain_pytorch():
     """Nothing is said below "against PyTorch" of a step whose plain PyTorch is not predicted."""
     over_baseline = prediction(speedup=1.5, speedup_interval=(1.4, 1.6), against_pytorch=None, against_pytorch_interval=None)
-    cells = tables.prediction_cells(over_baseline, here=True)
+    cells = predictions.prediction_cells(over_baseline, here=True)
     assert (cells["against PyTorch"], cells["verdict"]) == ("-", "faster (over the baseline)")
-    folded = tables.folded_prediction(cells)
+    folded = predictions.folded_prediction(cells)
     assert (folded["against PyTorch"], folded["over baseline"].splitlines()[0]) == ("-", "faster")
 
 
@@ -207,6 +207,6 @@ def test_a_prediction_at_the_limit_of_its_memory_has_no_verdict():
     need = MemoryNeed(name="hbm", needed_bytes=72 << 30, size_bytes=80 << 30, allocated_bytes=69 << 30, reserved_bytes=71 << 30)
     limited = prediction(memories=(need,), at_limit=("turbodl",), against_pytorch=1.5, against_pytorch_interval=(1.4, 1.6))
     assert limited.gain.verdict == "no verdict"
-    assert tables.prediction_cells(limited, here=True)["fits"] == "at its limit"
+    assert predictions.prediction_cells(limited, here=True)["fits"] == "at its limit"
     (words,) = predictions.fit_words(limited)
     assert "fits, at its limit: PyTorch's allocator will free and retry (72 GiB of 80 GiB: 71 GiB reserved by PyTorch, 1 GiB of" in words

@@ -7,19 +7,20 @@ from rich.console import Console
 from tests.support.page_samples import prediction, result, skipped, validation
 from tests.support.sample_trainings import evaluated
 from tests.support.search_samples import search_result, verification
-from ui.present import searches, tables
+from ui.present import predictions, searches, validations
+from ui.present.blocks import Table, stacked
 from ui.present.predictions import predictions_table
-from ui.present.tables import Grid, stacked
+from ui.present.terminal import heads_of, show
 from ui.present.trainings import training_table
 
 INTERVALS = {"against_pytorch": 1.1, "against_pytorch_interval": (1.01, 1.23), "speedup_interval": (0.91, 1.31)}
 LONG = prediction(**INTERVALS, strategy="turbodl", options={"alpha": 3, "fuse": "backward", "streams": "off"}, exposed_transfer_s=0.0123)
 
 
-def lines(grid: Grid, width: int) -> list[str]:
+def lines(grid: Table, width: int) -> list[str]:
     console = Console(width=width)
     with console.capture() as captured:
-        console.print(grid)
+        show(console, grid)
     return captured.get().splitlines()
 
 
@@ -29,8 +30,8 @@ def shown(width: int) -> dict[str, list[str]]:
     rows = [result("baseline", 1.05, 1.19), result("backward-fusion", 0.5, 0.51, **gains), result(options={"alpha": 2}), skipped()]
     ran = verification(("turbodl", 10, 10, 10.0), ("baseline", 20, 20, 20.0))
     grids = {
-        "validations": tables.validation_table([validation(*rows), validation(*rows)]),
-        "one prediction": tables.prediction_table([LONG, prediction(**INTERVALS, strategy="backward-fusion")]),
+        "validations": validations.validation_table([validation(*rows), validation(*rows)]),
+        "one prediction": predictions.prediction_table([LONG, prediction(**INTERVALS, strategy="backward-fusion")]),
         "predictions": predictions_table([(32, "2xgpu-pcie", LONG), (32, "h100", LONG), (4096, "h100", LONG)]),
         "search": searches.table(search_result(verification=ran), 9),
         "training": training_table(evaluated("backward-fusion", "autograd", seeds=3)),
@@ -48,27 +49,27 @@ def test_no_line_is_longer_than_the_terminal_and_no_number_is_broken(width):
 
 
 def test_the_least_important_columns_are_left_out_first_and_named():
-    grid = Grid([{"a": "1" * 30, "b": "2" * 30, "c": "3" * 30}], spare=("b", "c"))
-    assert [grid.heads(width) for width in (100, 80, 50)] == [["a", "b", "c"], ["a", "c"], ["a"]]
+    grid = Table([{"a": "1" * 30, "b": "2" * 30, "c": "3" * 30}], spare=("b", "c"))
+    assert [heads_of(grid, width) for width in (100, 80, 50)] == [["a", "b", "c"], ["a", "c"], ["a"]]
     assert lines(grid, 80)[-1] == "A wider terminal also shows: b."
     assert "wider" not in lines(grid, 100)[-1]
 
 
 def test_a_table_that_never_fits_goes_on_below_itself():
-    grid = Grid([{"layer": "conv1", "a": "1" * 50, "b": "2" * 50, "c": "3"}], left=("layer",), title="Costs", caption="of one layer")
+    grid = Table([{"layer": "conv1", "a": "1" * 50, "b": "2" * 50, "c": "3"}], left=("layer",), title="Costs", caption="of one layer")
     assert [line.split() for line in lines(grid, 80) if line.strip() and "─" not in line] == [
         ["Costs"], ["layer", "a"], ["conv1", "1" * 50], ["layer", "b", "c"], ["conv1", "2" * 50, "3"], ["of", "one", "layer"],
     ]  # fmt: skip
 
 
 def test_the_options_of_a_name_with_a_note_have_lines_of_their_own():
-    grid = Grid([{"plan": "turbodl:priorities=off,fuse=backward (and 3 equal ones)", "ms": "1"}], ("plan",))
+    grid = Table([{"plan": "turbodl:priorities=off,fuse=backward (and 3 equal ones)", "ms": "1"}], ("plan",))
     drawn = [line.split(" 1")[0].strip() for line in lines(grid, 80)[3:-1]]
     assert drawn == ["turbodl:", "priorities=off,", "fuse=backward", "(and 3 equal ones)"]
 
 
 def test_a_note_on_a_name_stands_below_it_and_is_not_broken_at_its_comma():
-    table = tables.validation_table([validation(result("baseline", 1.05, 1.19))])
+    table = validations.validation_table([validation(result("baseline", 1.05, 1.19))])
     names = [line.strip() for line in "\n".join(row["strategy"] for row in table.rows).splitlines()]
     assert names[-2:] == ["baseline", "one stream, our executor"]
 
@@ -79,4 +80,4 @@ def test_what_is_in_parentheses_stands_below():
 
 
 def test_brackets_are_no_markup():
-    assert any("[red]n=2" in line for line in lines(Grid([{"plan": "[red]n=2"}], ("plan",), title="[b]"), 80))
+    assert any("[red]n=2" in line for line in lines(Table([{"plan": "[red]n=2"}], ("plan",), title="[b]"), 80))

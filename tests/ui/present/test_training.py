@@ -7,55 +7,53 @@ import pytest
 
 from tests.support.sample_trainings import evaluated, training
 from traces.documents.training import TrainingRun
-from ui.present import trainings as training_words
-from ui.present import trainings_page
-from ui.present import trainings_page as training_report
-from ui.present.trainings_page import training_figure
+from ui.present import trainings
+from ui.present.page import page
+from ui.present.trainings import training_figure
 
 
 def test_the_folder(tmp_path):
     document = training(12, "baseline", "autograd")
-    page = training_report.write(tmp_path / "out", document)
-    assert sorted(path.name for path in page.parent.iterdir()) == ["index.html", "loss.svg", "run.json"]
-    assert TrainingRun.load(page.parent / "run.json") == document
-    words = [element.text for element in ElementTree.parse(page.parent / "loss.svg").iter()]
+    place = trainings.write(tmp_path / "out", document)
+    assert sorted(path.name for path in place.parent.iterdir()) == ["index.html", "loss.svg", "run.json"]
+    assert TrainingRun.load(place.parent / "run.json") == document
+    words = [element.text for element in ElementTree.parse(place.parent / "loss.svg").iter()]
     assert "lenet5, batch 64, momentum 0.01, fp32, eager" in words
     assert [word for word in words if word in ("Loss over iterations", "Loss over measured seconds")] == [
         "Loss over iterations", "Loss over measured seconds",
     ]  # fmt: skip
     assert words.count("plain PyTorch") == words.count("baseline") == 2
-    text = page.read_text()
+    text = place.read_text()
     assert "digits &lt;8x8&gt;" in text
     assert "losses identical, bit for bit" in text
     assert "staleness" not in text
-    assert "baseline differs from plain training: staleness: 2." in training_report.page(
-        training(3, "baseline", semantics={"staleness": 2})
-    )
+    stale = trainings.section(training(3, "baseline", semantics={"staleness": 2}))
+    assert stale.summary.endswith("baseline differs from plain training: staleness: 2.")
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("document", [training(3, "a", worst=None), training(2), training(2, "a", worst=None, complete=False)])
 def test_odd_trainings_are_drawn_too(tmp_path, document):
-    assert training_report.write(tmp_path, document).exists()
+    assert trainings.write(tmp_path, document).exists()
     assert training_figure(document).layout.title.text
 
 
 def test_long_curves_are_means_over_neighbors_with_few_points():
     noise = np.tile([1.0, 3.0], 5000)
-    means = trainings_page.smoothed(noise)
+    means = trainings.smoothed(noise)
     assert abs(means[200:-200] - 2.0).max() < 0.01
-    (line,) = trainings_page.lines(training(10_000, "a"))
+    (line,) = trainings.lines(training(10_000, "a"))
     assert line.smooth
-    assert len(line.iterations) <= trainings_page.POINTS
+    assert len(line.iterations) <= trainings.POINTS
     assert (line.iterations[0], line.seconds[0]) == (1, pytest.approx(0.01))
-    (short,) = trainings_page.lines(training(20, "a"))
+    (short,) = trainings.lines(training(20, "a"))
     assert not short.smooth
     assert list(short.means) == list(short.values)
 
 
 def test_words():
     same = training(10, "turbodl", "autograd")
-    assert training_words.sentences(same) == [
+    assert trainings.sentences(same) == [
         "turbodl: 10.0 ms per step, 12.0 ms with plain PyTorch (1.20x (1.20 to 1.20), faster); losses identical, bit for bit",
         "data: digits <8x8>",
         "loss 2 at the first step, 0.5 at the last",
@@ -63,18 +61,17 @@ def test_words():
     first, other = same.curves
     apart = other.model_copy(update={"losses": (*other.losses[:-1], 1.0)})
     assert (
-        training_words.agreement(first, apart, 1e-3)
-        == "losses differ by at most 2e-01 of the largest, by more than 1e-03 from iteration 10 on"
+        trainings.agreement(first, apart, 1e-3) == "losses differ by at most 2e-01 of the largest, by more than 1e-03 from iteration 10 on"
     )
-    assert "--precision fp64" in training_words.sentences(same.model_copy(update={"curves": (first, apart)}))[-1]
-    assert training_words.sentences(training(10, "turbodl", "baseline"))[0].startswith("baseline: 12.0 ms per step, 10.0 ms with turbodl")
-    assert training_words.title(same) == "lenet5, batch 64, momentum 0.01, fp32, eager"
+    assert "--precision fp64" in trainings.sentences(same.model_copy(update={"curves": (first, apart)}))[-1]
+    assert trainings.sentences(training(10, "turbodl", "baseline"))[0].startswith("baseline: 12.0 ms per step, 10.0 ms with turbodl")
+    assert trainings.title(same) == "lenet5, batch 64, momentum 0.01, fp32, eager"
 
 
 def test_plain_pytorch_is_the_first_row_with_its_threads():
     first, other = training(10, "turbodl", "autograd").curves
     plain = other.model_copy(update={"about": "plain PyTorch, 2 threads"})
-    rows = training_words.cells(training(10, "turbodl", "autograd", curves=(first, plain)))
+    rows = trainings.cells(training(10, "turbodl", "autograd", curves=(first, plain)))
     assert [row["trained by"] for row in rows] == ["plain PyTorch (2 threads)", "turbodl"]
     assert [row["against PyTorch"] for row in rows] == ["1.00x", "1.20x (1.20 to 1.20), faster"]
     assert [row["losses against PyTorch"] for row in rows] == ["-", "losses identical, bit for bit"]
@@ -86,7 +83,7 @@ def test_the_apps_chart_has_all_curves_over_the_chosen_measure():
     named = [trace.name for trace in figure.data if trace.name]
     assert named == ["plain PyTorch", "baseline"]
     assert len(figure.data) == 4  # and the faint losses of each
-    assert list(trainings_page.measures(document)) == ["iterations", "measured seconds"]
+    assert list(trainings.measures(document)) == ["iterations", "measured seconds"]
     over_seconds = training_figure(document, "measured seconds")
     assert over_seconds.layout.title.text == "Loss over measured seconds"
     assert over_seconds.data[-1].x[-1] == pytest.approx(3.0)
@@ -101,38 +98,38 @@ def test_accuracies_and_predicted_seconds_are_drawn():
     shares = [trace for trace in figure.data if trace.yaxis == "y2" and trace.name]
     assert [trace.name for trace in shares] == ["plain PyTorch", "stale"]
     assert [list(trace.x) for trace in shares] == [pytest.approx([0.0, 0.2, 0.4]), pytest.approx([0.0, 0.1, 0.2])]
-    assert "successive evaluations" in training_report.page(document)
+    assert "successive evaluations" in page("Training", [trainings.section(document)])
 
 
 def test_a_line_of_several_seeds_is_their_median_in_a_band():
-    (plain, stale) = trainings_page.accuracies(evaluated("stale", "autograd", seeds=3))
+    (plain, stale) = trainings.accuracies(evaluated("stale", "autograd", seeds=3))
     assert (plain.name, plain.seeds) == ("plain PyTorch", 3)
     assert [list(values) for values in (plain.low, plain.means, plain.high)] == [[10, 86, 96], [10, 87, 97], [10, 88, 98]]
     assert stale.seconds[-1] == pytest.approx(0.2)
-    (losses, _) = trainings_page.lines(evaluated("stale", "autograd", seeds=3))
+    (losses, _) = trainings.lines(evaluated("stale", "autograd", seeds=3))
     assert list(losses.low) == list(losses.high) == list(losses.means)  # of equal curves
 
 
 def test_words_of_accuracy_and_target():
     document = evaluated("stale", "autograd", seeds=3)
-    assert training_words.sentences(document)[1:3] == [
+    assert trainings.sentences(document)[1:3] == [
         "stale reaches a test accuracy of 90 % earlier than plain PyTorch: of 3 seeds, in 0 by iterations, 3 by measured seconds, 3 by the"
         " seconds predicted for 2xgtx1060",
         "data: digits <8x8>; 3 seeds",
     ]
-    plain, stale = training_words.cells(document)
+    plain, stale = trainings.cells(document)
     assert stale["test accuracy"] == "94.0 % (93.0 to 95.0)"
     assert (stale["iterations to 90 %"], plain["predicted s to 90 %"]) == ("20 (20 to 20)", "0.400 (0.400 to 0.400)")
     alone = evaluated("stale", seeds=1)
     words = "stale reaches a test accuracy of 90 % after 20 iterations, 0.200 s, 0.200 s predicted for 2xgtx1060"
-    assert words in training_words.sentences(alone)
+    assert words in trainings.sentences(alone)
     never = evaluated("stale", seeds=1, target=0.99)
-    assert "stale does not reach a test accuracy of 99 %" in training_words.sentences(never)
-    assert len(training_words.training_table(document).rows) == 2
+    assert "stale does not reach a test accuracy of 99 %" in trainings.sentences(never)
+    assert len(trainings.training_table(document).rows) == 2
 
 
 def test_losses_that_differ_by_design_are_no_rounding():
     first, other = training(10, "stale", "autograd").curves
     apart = other.model_copy(update={"losses": (*other.losses[:-1], 1.0)})
     stale = training(10, "stale", curves=(first, apart), semantics={"staleness": 2})
-    assert not any("rounding" in line for line in training_words.sentences(stale))
+    assert not any("rounding" in line for line in trainings.sentences(stale))

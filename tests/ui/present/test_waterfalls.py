@@ -11,7 +11,8 @@ from tests.support.page_samples import prediction, result, validation
 from traces import units
 from traces.documents.comparison import Change
 from ui.present import waterfalls
-from ui.present.waterfalls import Bar
+from ui.present.blocks import Bar
+from ui.present.terminal import show
 
 
 def changes(**seconds: float) -> tuple[Change, ...]:
@@ -80,7 +81,7 @@ def test_bars_hang_on_one_another():
 def printed(bars: list[Bar]) -> list[str]:
     """The lines of the bars on a terminal of 100 columns."""
     screen = io.StringIO()
-    Console(file=screen, width=100).print(waterfalls.terminal_table(bars))
+    show(Console(file=screen, width=100), waterfalls.waterfall(bars, "Why"))
     return [line.rstrip() for line in screen.getvalue().splitlines()]
 
 

@@ -8,7 +8,7 @@ import streamlit as st
 from simulator.predict.coverage import Judged, by_group, by_strategy, coverage, judged, worst
 from traces.documents.scoreboard import Scoreboard
 from traces.documents.shipped import scoreboard_file, shipped_validations
-from ui.app.page_parts import formulas_ui, table_ui
+from ui.app.page_parts import blocks_ui, formulas_ui, table_ui
 from ui.app.share_parts import Download, csv, keep_link, share_ui
 from ui.present import rules as rule_words
 from ui.present import scoreboards
@@ -48,14 +48,7 @@ def page() -> None:
 
 def rules_ui() -> None:
     """Show how accurate the what-if rules were on what others measured, and what is not predicted."""
-    document = rule_words.documented()
-    st.subheader(rule_words.TITLE)
-    st.write(rule_words.ABOUT)
-    table_ui(rule_words.record_cells(document))
-    lines = (rule_words.total_words(document), *rule_words.miss_words(document))
-    st.markdown("\n".join(f"- {markdown_escaped(line)}" for line in lines))
-    with st.expander(rule_words.LEFT_OUT_TITLE):
-        table_ui(rule_words.left_out_cells(document))
+    blocks_ui(rule_words.blocks(rule_words.documented()), "rules")
 
 
 def _published_ui() -> None:

@@ -21,7 +21,7 @@ from ui.app.request_form import put_link, request_ui, request_words
 from ui.app.share_parts import Download, csv, keep_link, share_ui
 from ui.app.state import select, text
 from ui.app.sweeping import Parameter, check_points, commands, outcomes_at, parameters, parse_values
-from ui.present import sweep_chart
+from ui.present import sweeps
 from ui.present import sweeps as sweep_words
 from ui.present.formulas import formulas_of
 from ui.present.labels import markdown_escaped, strategy_name
@@ -204,7 +204,7 @@ def outcomes_ui(sweep: Sweep) -> None:
         curves_ui(outcomes, axes[0], batch)
     elif len(axes) == 2:
         heat_ui(outcomes, axes, batch)
-    st.plotly_chart(sweep_chart.pareto_figure(outcomes, axes), key="front")
+    st.plotly_chart(sweeps.pareto_figure(outcomes, axes), key="front")
     cells = sweep_words.outcome_cells(outcomes, axes)
     table_ui(cells)
     formulas_ui(*formulas_of(cells[0]))
@@ -219,18 +219,18 @@ def curves_ui(outcomes: Sequence[Outcome], axis: Axis, batch: int) -> None:
     """Show curves over one parameter, and in words where a strategy starts or stops paying."""
     names = [name for name in dict.fromkeys(each.strategy for each in outcomes) if name in (PYTORCH, "baseline")] or [outcomes[0].strategy]
     left, right = st.columns(2)
-    measure = select(left, "Show", tuple(sweep_chart.LABELS), "sweep measure")
+    measure = select(left, "Show", tuple(sweeps.LABELS), "sweep measure")
     rival = select(right, "Compare with", names, "sweep rival", words=strategy_name)
     for sentence in sweep_words.crossover_words(outcomes, axis, rival):
         st.markdown(f"- {markdown_escaped(sentence)}")
-    st.plotly_chart(sweep_chart.curves_figure(outcomes, axis, measure, batch), key="curves")
+    st.plotly_chart(sweeps.curves_figure(outcomes, axis, measure, batch), key="curves")
 
 
 def heat_ui(outcomes: Sequence[Outcome], axes: Sequence[Axis], batch: int) -> None:
     """Show a heat map over two parameters, of one strategy or of the fastest at each point."""
     left, right = st.columns(2)
-    measure = select(left, "Show", tuple(sweep_chart.LABELS), "sweep measure")
+    measure = select(left, "Show", tuple(sweeps.LABELS), "sweep measure")
     names = [FASTEST, *dict.fromkeys(each.strategy for each in outcomes)]
     shown = select(right, "Strategy", names, "sweep strategy", words=strategy_name)
     strategy = None if shown == FASTEST else shown
-    st.plotly_chart(sweep_chart.heat_figure(outcomes, (axes[0], axes[1]), strategy, measure, batch), key="heat")
+    st.plotly_chart(sweeps.heat_figure(outcomes, (axes[0], axes[1]), strategy, measure, batch), key="heat")

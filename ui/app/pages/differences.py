@@ -8,14 +8,11 @@ import streamlit as st
 from simulator.replay.diff.traces import Compared, compare_traces
 from traces.documents.shipped import example_traces
 from traces.errors import UnknownNameError
-from ui.app.page_parts import formulas_ui, table_ui, timelines_ui
+from ui.app.page_parts import blocks_ui, formulas_ui
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, one_page, opened_by_link, refuse_link, share_ui
 from ui.app.state import select
 from ui.app.uploads import offered_traces, stamp, uploads_ui
-from ui.present import diffs as diff_words
-from ui.present.diffs_page import diff_section
-from ui.present.labels import markdown_escaped
-from ui.present.waterfall_figures import waterfall_figure
+from ui.present import diffs
 
 TITLE, ICON, ORDER = "Differences", ":material/compare_arrows:", 70
 
@@ -52,17 +49,11 @@ def page() -> None:
     check_link((first, second))
     keep_link("differences", query)
     compared = load_compared(str(first), str(second), (stamp(first), stamp(second)))
-    st.subheader(markdown_escaped(diff_words.change_words(compared.diff)), anchor=False)
-    because = diff_words.reason_words(compared.diff)
-    if because:
-        st.markdown(f"**{markdown_escaped(because)}**")
-    st.write(markdown_escaped(" ".join(diff_words.words(compared.diff))))
-    st.plotly_chart(waterfall_figure(diff_words.diff_bars(compared.diff), "From A to B"), key="diff waterfall")
-    timelines_ui("diff", *compared.one_step(), title="One step of A above one of B")
-    table_ui(diff_words.cells(compared.diff))
+    shown = diffs.section(compared.diff, compared.one_step())
+    blocks_ui(shown.blocks, "diff")
     formulas_ui("Term of a difference")
-    table = csv(diff_words.cells(compared.diff))
-    files = [one_page(lambda: [diff_section(compared.diff, compared.one_step())])]
+    table = csv(diffs.cells(compared.diff))
+    files = [one_page(lambda: [shown])]
     files.append(Download("Table (CSV)", "diff.csv", "text/csv", lambda: table))
     files.append(Download("Difference (JSON)", "diff.json", "application/json", lambda: json_bytes(compared.diff.document())))
     share_ui(shlex.join(["schedcast", "diff", str(first), str(second)]), query, files)

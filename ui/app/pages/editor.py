@@ -29,10 +29,10 @@ from ui.app.runs import command_ui
 from ui.app.share_parts import Download, check_link, keep_link, refuse_link, share_ui, timeline_svg
 from ui.app.state import BUTTON, segments, select
 from ui.app.validation_run import ended_ui, free_folder
-from ui.present import sentences, verdicts
+from ui.present import edits, validations
+from ui.present.edits import move_words
 from ui.present.labels import SCHEDULE, markdown_escaped
 from ui.present.report import read_report
-from ui.present.sentences import move_words
 from ui.request import JobRequest
 from ui.service import jobs
 from ui.service.jobs import OnBoard
@@ -72,8 +72,8 @@ def editor_run_ui(request: JobRequest, strategy: str, order: Order, can_run: boo
         if ran is not None:
             validation, comparison = ran
             if validation.busy:
-                st.error(markdown_escaped(verdicts.headline(validation)))
-            st.write(markdown_escaped(" ".join(sentences.result_words(validation, comparison.result))))
+                st.error(markdown_escaped(validations.headline(validation)))
+            st.write(markdown_escaped(" ".join(validations.result_words(validation, comparison.result))))
             timelines_ui("editor measured", comparison.predicted, comparison.measured)
 
 
@@ -279,14 +279,14 @@ def editor_ui(request: JobRequest, strategy: str, started: OnBoard) -> None:
 def verdict_ui(present: OnBoard, history: History, strategy: str) -> None:
     """Say whether the order is correct and what it costs, or which hazards it breaks."""
     if present.edited is None:
-        lines = "\n".join(f"- {markdown_escaped(line)}" for line in sentences.fault_lines(present.faults))
+        lines = "\n".join(f"- {markdown_escaped(line)}" for line in edits.fault_lines(present.faults))
         st.error(f"This order would compute other numbers, or cannot run:\n{lines}")
         return
     prediction = present.edited.prediction
     edited = history.order != history.own
-    words = [sentences.cost_words(prediction.step_s, history.own_s, strategy, edited)]
+    words = [edits.cost_words(prediction.step_s, history.own_s, strategy, edited)]
     if edited:
-        words += ["The schedule computes the same numbers.", sentences.best_words(prediction.step_s, *history.best)]
+        words += ["The schedule computes the same numbers.", edits.best_words(prediction.step_s, *history.best)]
     if not prediction.fits:
         words.append("It does not fit in memory.")
     box = st.info if prediction.step_s == history.own_s else st.success if prediction.step_s < history.own_s else st.warning

@@ -18,7 +18,7 @@ from ui.app.share_parts import Download, check_link, csv, keep_link, opened_by_l
 from ui.app.state import number, select
 from ui.present import machines
 from ui.present.labels import markdown_escaped
-from ui.present.machine_charts import roofline_figure, transfers_figure
+from ui.present.machines import roofline_figure, transfers_figure
 from ui.request import LARGEST_BATCH, PROFILE, JobRequest, stored_profiles
 from ui.service import jobs
 from ui.service.cache import Asked, asked_of

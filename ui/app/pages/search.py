@@ -8,15 +8,14 @@ from traces import units
 from traces.documents.search_result import RankedPlan, SearchResult
 from ui.app.links import command, query_of
 from ui.app.navigation import link_ui, refusals_shown
-from ui.app.page_parts import formulas_ui, table_ui, timelines_ui
+from ui.app.page_parts import blocks_ui, formulas_ui, table_ui, timelines_ui
 from ui.app.request_form import put_link, request_ui, title
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, share_ui
 from ui.app.state import BUTTON, quantity, select, several, text
-from ui.present import configurations, searches
+from ui.present import searches
+from ui.present.blocks import Sentences
 from ui.present.formulas import FORMULAS, formulas_of
 from ui.present.labels import PEAK, markdown_escaped, strategy_name
-from ui.present.searches_page import search_figure, search_section
-from ui.present.waterfall_figures import waterfall_figure
 from ui.request import JobRequest
 from ui.service import jobs
 from ui.service.jobs import Searched
@@ -83,8 +82,7 @@ def answer_ui(request: JobRequest, answer: Searched) -> None:
     if result.tokens:
         configurations_ui(request, result)
     figures_ui(result)
-    st.plotly_chart(search_figure(result), key="search")
-    st.markdown("\n".join(f"- {markdown_escaped(line)}" for line in searches.words(result)))
+    blocks_ui([searches.chart(result), Sentences(searches.words(result))], "search")
     plans_ui(result)
     take_ui(request, result)
     why_ui(answer)
@@ -93,7 +91,7 @@ def answer_ui(request: JobRequest, answer: Searched) -> None:
 
 def configurations_ui(request: JobRequest, result: SearchResult) -> None:
     """Show the few configurations worth knowing side by side, with what a training costs, each with its link."""
-    known = configurations.worth_knowing(result)
+    known = searches.worth_knowing(result)
     if not known:
         return
     st.subheader("Configurations worth knowing", anchor=False)
@@ -106,15 +104,15 @@ def configurations_ui(request: JobRequest, result: SearchResult) -> None:
             st.code(own.plan.text, language=None, wrap_lines=True)
             st.caption(f"microbatches per update: {own.plan.accumulate}, checkpointing: {markdown_escaped(own.plan.checkpoint)}")
             st.metric("Step time", units.duration(own.plan.step_s))
-            st.metric("Speed", configurations.rate_words(result, own))
+            st.metric("Speed", searches.rate_words(result, own))
             st.metric("MFU", units.percent(own.plan.mfu, signed=False), help=FORMULAS["MFU"])
             st.metric(PEAK.capitalize(), units.memory(own.plan.peak_bytes))
             st.caption(markdown_escaped(own.memory_words))
             if billions:
-                hours = configurations.training_hours(result, own, billions * 1e9)
+                hours = searches.training_hours(result, own, billions * 1e9)
                 st.metric("Training", units.rough_time(hours * 3600))
                 if price:
-                    st.metric("Cost", configurations.money_words(hours, result.devices, price))
+                    st.metric("Cost", searches.money_words(hours, result.devices, price))
             link_ui("what_if", "Open in What if", query_of(_request_of(request, own.plan)))
 
 
@@ -175,15 +173,14 @@ def why_ui(answer: Searched) -> None:
     if answer.result.winner is None or answer.best is None:
         return
     st.subheader("Why it wins", anchor=False)
-    for name, waterfall in searches.waterfalls(answer.result):
-        st.plotly_chart(waterfall_figure(waterfall, f"From {name} to the best plan"), key=f"search waterfall {name}")
+    blocks_ui(searches.why(answer.result), "search why")
     timelines_ui("search timeline", replace(answer.best, kind=f"{strategy_name(answer.result.winner.plan)}, predicted"))
 
 
 def downloads(result: SearchResult) -> list[Download]:
     """The page, the table and the document."""
     return [
-        one_page(lambda: [search_section(result)]),
+        one_page(lambda: [searches.section(result)]),
         Download("Table (CSV)", "search.csv", "text/csv", lambda: csv(searches.cells(result))),
         Download("Search (JSON)", "search.json", "application/json", lambda: json_bytes(result.document())),
     ]

@@ -20,13 +20,12 @@ from traces.documents.replay_result import ReplayResult, StragglerCost
 from traces.documents.shipped import example_traces
 from traces.errors import UnknownNameError
 from ui.app.navigation import refusals_shown
-from ui.app.page_parts import formulas_ui, table_ui, timelines_ui
+from ui.app.page_parts import blocks_ui, formulas_ui, table_ui, timelines_ui
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, opened_by_link, refuse_link, share_ui, timeline_svg
 from ui.app.state import select, text
 from ui.app.uploads import offered_traces, stamp, uploads_ui
 from ui.present import replays as replay_words
-from ui.present import replays as straggler_words
-from ui.present import rooflines
+from ui.present.blocks import Group, Sentences, Table
 from ui.present.formulas import FORMULAS
 from ui.present.labels import markdown_escaped
 from ui.present.rules import JUDGED, OF_KERNELS, RULES, SPEEDS, changed_words, match_cells, match_words, record_words, rule_text
@@ -167,10 +166,8 @@ def load_stragglers(traces: tuple[str, ...], stamps: tuple[int, ...]) -> tuple[S
 def stragglers_ui(costs: Sequence[StragglerCost], step_s: float) -> None:
     """Show what each rank, and each kind of work, costs the job."""
     if costs:
-        st.subheader("Stragglers")
-        st.write(markdown_escaped(" ".join(straggler_words.words(costs, step_s))))
-        st.markdown(straggler_words.TITLE)
-        table_ui(straggler_words.cells(costs))
+        table = Table(replay_words.cells(costs), title=replay_words.TITLE)
+        blocks_ui([Group("Stragglers", [Sentences(replay_words.words(costs, step_s), listed=False), table])], "stragglers")
 
 
 def rules_ui() -> list[str]:
@@ -222,18 +219,7 @@ def summary_ui(replay: Replayed, number: int) -> None:
     recorded = one_step(replay.replay, replay.replay.recorded, number, "recorded")
     title = f"{result.steps[number].name}: replayed {units.duration(simulated.step_s)}, recorded {units.duration(recorded.step_s)}"
     timelines_ui("replay", simulated, recorded, title=title)
-    st.write(markdown_escaped(" ".join(replay_words.replay_words(result))))
-    st.write(markdown_escaped(" ".join((*rooflines.words(result.roofline), *rooflines.memory_words(result.memory)))))
-    for title, cells in (
-        (rooflines.TITLE, rooflines.cells(result.roofline.kernels)),
-        (rooflines.MODULES_TITLE, rooflines.cells(result.roofline.modules, rooflines.MODULES)),
-        ("Streams", replay_words.busy_cells(result)),
-        ("Steps", replay_words.step_cells(result)),
-        ("Worst-placed kernels", replay_words.misplaced_cells(result)),
-    ):
-        if cells:
-            with st.expander(title):
-                table_ui(cells)
+    blocks_ui([Sentences(replay_words.replay_words(result), listed=False), *replay_words.details(result)], "replay details")
 
 
 def ladder_ui(result: ReplayResult) -> None:

@@ -11,32 +11,26 @@ from traces.documents.shipped import example_report
 from traces.documents.training import TrainingRun
 from traces.errors import UnknownNameError
 from ui.app.links import command, request_of
-from ui.app.page_parts import formulas_ui, measured_waterfall_ui, table_ui, timelines_ui
+from ui.app.page_parts import blocks_ui, formulas_ui, table_ui, timelines_ui
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, one_page, opened_by_link, refuse_link, share_ui
 from ui.app.state import segments, select
 from ui.app.uploads import offered_reports, report_upload_ui, stamp
 from ui.app.validation_run import validation_run_ui
-from ui.present import charts, sentences, tables, verdicts
-from ui.present import trainings as training_words
-from ui.present import trainings_page as training_report
-from ui.present import verdicts as error_words
-from ui.present.labels import SCHEDULE, markdown_escaped, row_labels
+from ui.present import trainings, validations
+from ui.present.labels import SCHEDULE, busy_line, markdown_escaped, row_labels
 from ui.present.report import Report, read_report
-from ui.present.trainings_page import measures, training_figure
-from ui.present.validations_page import Shown, errors_figure, validation_section
-from ui.present.verdicts import busy_line
 
 
 def training_ui(document: Path) -> None:
     """Show curves, sentences and table of one training."""
     run = load_run(str(document), stamp(document))
-    st.subheader(markdown_escaped(training_words.title(run)), anchor=False)
+    st.subheader(markdown_escaped(trainings.title(run)), anchor=False)
     if busy := busy_line(run.busy_share):
         st.error(markdown_escaped(busy))
-    st.write(markdown_escaped("; ".join(training_words.sentences(run)) + "."))
-    measure = st.radio("over", list(measures(run)), horizontal=True, key="measure")
-    st.plotly_chart(training_figure(run, measure), key="training")
-    table_ui(training_words.cells(run))
+    st.write(markdown_escaped("; ".join(trainings.sentences(run)) + "."))
+    measure = st.radio("over", list(trainings.measures(run)), horizontal=True, key="measure")
+    st.plotly_chart(trainings.training_figure(run, measure), key="training")
+    table_ui(trainings.cells(run))
     formulas_ui("Step of a training", "Loss at the end", "Difference of losses")
 
 
@@ -62,13 +56,13 @@ def page() -> None:
     linked = opened_by_link("validate", LINKED) or {}
     place = place_ui(linked)
     keep_link("validate", own := {"report": [label_of(place)]})
-    if (document := place / training_report.DOCUMENT).is_file():
+    if (document := place / trainings.DOCUMENT).is_file():
         training_ui(document)
         return
     report = load_report(str(place), stamp(place if place.is_file() else place / "report.json"))
     number = validation_ui(report, linked)
     validation, comparisons = report.validations[number], report.comparisons[number]
-    st.subheader(markdown_escaped(sentences.job_words(validation)), anchor=False)
+    st.subheader(markdown_escaped(validations.job_words(validation)), anchor=False)
     headline_ui(validation)
     chosen = comparison_ui(f"strategy {number} of {report.folder}", comparisons, linked)
     own |= {"job": [str(number)]} if number else {}
@@ -85,8 +79,8 @@ def page() -> None:
 def downloads(validation: Validation, comparisons: Sequence[Comparison]) -> list[Download]:
     """The page, the table and the document of a validation."""
     return [
-        one_page(lambda: [validation_section(validation, [Shown(each) for each in comparisons])]),
-        Download("Table (CSV)", "validation.csv", "text/csv", lambda: csv(tables.validation_cells(validation))),
+        one_page(lambda: validations.sections([validation], [comparisons])),
+        Download("Table (CSV)", "validation.csv", "text/csv", lambda: csv(validations.validation_cells(validation))),
         Download("Validation (JSON)", "validation.json", "application/json", lambda: json_bytes(validation.document())),
     ]
 
@@ -134,7 +128,7 @@ def validation_ui(report: Report, linked: Link) -> int:
         return 0
     numbers, key = range(len(report.validations)), f"job of {report.folder}"
     _put_number(key, linked, "job")
-    return select(st.sidebar, "Job", numbers, key, words=lambda n: sentences.job_words(report.validations[n]))
+    return select(st.sidebar, "Job", numbers, key, words=lambda n: validations.job_words(report.validations[n]))
 
 
 def _put_number(key: str, linked: Link, name: str) -> None:
@@ -146,12 +140,9 @@ def _put_number(key: str, linked: Link, name: str) -> None:
 
 def validation_summary_ui(validation: Validation) -> None:
     """Show sentences, chart and table of one validation."""
-    st.write(markdown_escaped(" ".join(sentences.validation_words(validation))))
-    if validation.ran:
-        st.plotly_chart(charts.speedups_figure(validation), key="speedups")
-    table_ui(tables.validation_cells(validation))
+    blocks_ui(validations.summary(validation, wide=True), "summary")
     formulas_ui("Error", "Measured step", "A/A spread", "Drift", "Numbers")
-    numerics = error_words.numerics_cells(validation)
+    numerics = validations.numerics_cells(validation)
     if numerics:
         with st.expander("Numbers: how far each strategy's results are from plain PyTorch's"):
             table_ui(numerics)
@@ -165,7 +156,7 @@ def headline_ui(validation: Validation) -> None:
     gain = validation.headline_gain
     if gain is not None:
         box = {"faster": st.success, "same": st.info, "no verdict": st.error}.get(gain.verdict, st.warning)
-        box(markdown_escaped(verdicts.headline(validation)))
+        box(markdown_escaped(validations.headline(validation)))
 
 
 def comparison_ui(key: str, comparisons: tuple[Comparison, ...], linked: Link) -> int | None:
@@ -180,12 +171,8 @@ def comparison_ui(key: str, comparisons: tuple[Comparison, ...], linked: Link) -
 
 def comparison_details_ui(validation: Validation, comparison: Comparison, folder: Path) -> None:
     """Show sentences, phases, memory and files of one comparison."""
-    st.write(markdown_escaped(" ".join([*sentences.result_words(validation, comparison.result), sentences.phase_words(comparison)])))
-    measured_waterfall_ui(comparison.result)
-    st.plotly_chart(charts.phases_figure(comparison), key="phases")
+    blocks_ui([*validations.compared(validation, comparison), validations.phases(comparison)], "comparison")
     task_errors_ui(comparison)
-    if comparison.predicted.memory or comparison.measured.memory:
-        st.write(markdown_escaped(" ".join(sentences.memory_words(comparison.result))))
     trace = folder / "perfetto.json.gz"
     if trace.exists():
         st.download_button(
@@ -202,8 +189,8 @@ def task_errors_ui(comparison: Comparison) -> None:
     by = segments("By", list(GROUPS), "errors by", "layer")
     groups = grouped(errors, by)
     left, right = st.columns(2)
-    left.plotly_chart(errors_figure(groups, by), key="errors")
+    left.plotly_chart(validations.errors_figure(groups, by), key="errors")
     with right:
-        table_ui(error_words.group_cells(groups, by))
-    st.write(markdown_escaped(error_words.cause_words(errors)))
-    table_ui(error_words.offender_cells(errors))
+        table_ui(validations.group_cells(groups, by))
+    st.write(markdown_escaped(validations.cause_words(errors)))
+    table_ui(validations.offender_cells(errors))

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import pandas as pd
 import streamlit as st
 
 from simulator.predict.sweep import outcome
@@ -22,18 +21,16 @@ from ui.app import runs
 from ui.app.history import pin, remember
 from ui.app.links import arguments, command, query_of
 from ui.app.navigation import link_ui, refusals_shown
-from ui.app.page_parts import formulas_ui, prediction_waterfall_ui, table_ui, timelines_ui
+from ui.app.page_parts import blocks_ui, formulas_ui, timelines_ui
 from ui.app.request_form import put_link, request_ui, request_words, title
 from ui.app.runs import command_ui
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, share_ui, timeline_svg
 from ui.app.state import BUTTON, quantity, select
-from ui.present import charts, predictions, sentences, tables
+from ui.present import predictions
+from ui.present.blocks import Section
 from ui.present.formulas import FORMULAS, PREDICTED
-from ui.present.labels import PEAK, markdown_escaped, strategy_name
-from ui.present.page import Section
+from ui.present.labels import PEAK, markdown_escaped, no_verdict_words, strategy_name
 from ui.present.predictions import answers_document, fit_words, place
-from ui.present.predictions_page import prediction_section, predictions_sections, timeline_section
-from ui.present.sentences import no_verdict_words
 from ui.request import JobRequest
 from ui.service import jobs
 from ui.service.jobs import Answer
@@ -60,27 +57,6 @@ def unmeasured_ui(request: JobRequest, forecasts: Sequence[Answer]) -> None:
         with refusals_shown():
             runs.start(arguments(request, "--calibrate", "--json"), PAGE)
             st.rerun()
-
-
-#: Columns of a prediction that does not fit which are as prominent as those of others; the rest describe a step that cannot run.
-PLAIN_COLUMNS = ("strategy", tables.PEAK, "fits")
-RED, DIM_RED = "color: #D1495B", "color: #DFA6AD"
-
-
-def predictions_table_ui(predictions: Sequence[Prediction], here: bool = True) -> None:
-    """Show the table of predictions. Rows of those that do not fit are red, and their times dimmed.
-
-    `here`: whether measured costs are this machine's.
-    """
-    fitting, rows = [prediction.fits for prediction in predictions], tables.prediction_rows(predictions, here)
-    if all(fitting):  # without styles, which take longer than all else
-        table_ui(rows)
-        return
-
-    def styles(row: pd.Series) -> list[str]:
-        return ["" if fitting[row.name] else RED if head in PLAIN_COLUMNS else DIM_RED for head in row.index]
-
-    table_ui(rows, pd.DataFrame(rows).style.apply(styles, axis=1))
 
 
 TITLE, ICON, ORDER = "What if", ":material/tune:", 10
@@ -152,7 +128,7 @@ def answers_ui(request: JobRequest, answers: Answers) -> None:
         return
     verdicts_ui(request, forecasts)
     pin_ui(request)
-    labels = [tables.prediction_label(answer.prediction) for answer in forecasts]
+    labels = [predictions.prediction_label(answer.prediction) for answer in forecasts]
     fitting = [number for number, answer in enumerate(forecasts) if answer.prediction.fits] or range(len(forecasts))
     known = [answer.prediction for answer in forecasts]
     fastest = labels[min(fitting, key=lambda number: (known[number].is_at_limit, known[number].step_s))]
@@ -160,9 +136,7 @@ def answers_ui(request: JobRequest, answers: Answers) -> None:
     details_ui(chosen, next((each for each in forecasts if each.prediction.strategy == PYTORCH), None), earlier_step_s(request, forecasts))
     speed_ui(request, chosen)
     st.subheader("All strategies", anchor=False)
-    predictions = [answer.prediction for answer in forecasts]
-    predictions_table_ui(predictions, chosen.measured_here)
-    st.plotly_chart(charts.predictions_figure(predictions, labels), key="predictions")
+    blocks_ui(predictions.compared([answer.prediction for answer in forecasts], chosen.measured_here), "predictions")
     share_ui(command(request), query_of(request), downloads(request, answers, chosen))
 
 
@@ -209,10 +183,9 @@ def details_ui(answer: Answer, plain: Answer | None, earlier: Mapping[str, float
     timelines_ui(
         "forecast", *named, title=", ".join(f"{strategy_name(each.text)} {units.duration(each.prediction.step_s)}" for each in shown)
     )
-    prediction_waterfall_ui(prediction)
-    st.write(markdown_escaped(" ".join(sentences.prediction_words(prediction, answer.measured_here))))
+    blocks_ui(predictions.explained(prediction, answer.measured_here), "why")
     with st.expander("Longest tasks on the critical path"):
-        st.dataframe(tables.critical_cells(prediction, LONGEST), hide_index=True)
+        st.dataframe(predictions.critical_cells(prediction, LONGEST), hide_index=True)
 
 
 def speed_ui(request: JobRequest, answer: Answer) -> None:
@@ -220,9 +193,7 @@ def speed_ui(request: JobRequest, answer: Answer) -> None:
     with st.expander("Is my step normal?"):
         measured_ms = quantity(st, "A step that you measured, ms", "measured ms", placeholder="none")
         speed = jobs.speed(request, answer.text, measured_ms and measured_ms / 1e3)
-        for line in predictions.normal_words(speed):
-            st.write(markdown_escaped(line))
-        table_ui(predictions.near_cells(speed))
+        blocks_ui(predictions.normality(speed), "normal")
 
 
 def figures_ui(answer: Answer, earlier_s: float | None = None) -> None:
@@ -270,16 +241,15 @@ def document(request: JobRequest, answers: Answers, machine: str) -> dict:
 def page_sections(document: Mapping[str, Any], chosen: Answer) -> list[Section]:
     """What a page for a colleague says: the answers in `document`, and the timeline of the chosen one."""
     if "predictions" in document:
-        answers = predictions_sections(Predictions.model_validate(document))
+        answers = predictions.sections(Predictions.model_validate(document))
     else:
-        answers = [prediction_section(Prediction.model_validate(document))]
-    return [*answers, timeline_section(chosen.timeline, f"of {chosen.text}")]
+        answers = [predictions.section(Prediction.model_validate(document))]
+    return [*answers, predictions.timeline_section(chosen.timeline, f"of {chosen.text}")]
 
 
 def downloads(request: JobRequest, answers: Answers, chosen: Answer) -> list[Download]:
     """The page, the table and the document of all answers, and the picture of the chosen one's timeline."""
-    predictions = [answer.prediction for answer in forecasts_of(answers)]
-    rows = partial(tables.prediction_rows, predictions, chosen.measured_here)
+    rows = partial(predictions.prediction_rows, [answer.prediction for answer in forecasts_of(answers)], chosen.measured_here)
     name = chosen.prediction.strategy
     made = partial(document, request, answers, chosen.machine)
     return [

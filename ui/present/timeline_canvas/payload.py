@@ -7,7 +7,7 @@
 
 Times are whole ticks of `tick_ms` from the start of the step. An array holds the bars of all panels, row after row, in a row track after
 track, in a track in order of start. Spans of a track do not overlap, so that the browser finds visible ones by binary search. Under the
-lanes of a panel are its strips of memory (`memory.py`).
+lanes of a panel are its strips of memory (`timeline_rows.Strips`).
 """
 
 import json
@@ -22,8 +22,7 @@ import numpy as np
 from traces.documents.timeline import Cause, Span, Timeline
 from ui.present import palette
 from ui.present.labels import headline
-from ui.present.memory import Strips
-from ui.present.timeline_rows import X_LABEL, Bar, TimelinePanel, timeline_panel
+from ui.present.timeline_rows import X_LABEL, Bar, Strips, TimelinePanel, timeline_panel
 
 #: Tracks of a lane at most. Spans that fit into none of them lose the part that overlaps in the last one.
 MOST_TRACKS = 8

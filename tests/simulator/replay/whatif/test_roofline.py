@@ -8,7 +8,7 @@ from tests.support.kineto_traces import Trace
 from tests.support.shared_data import shared_folder
 from traces.formats.kineto import load_trace
 from traces.formats.recording import Operator
-from ui.present import rooflines
+from ui.present import replays
 
 V100 = {"id": 0, "name": "Tesla V100-SXM2-16GB", "numSms": 80}
 
@@ -68,8 +68,8 @@ def test_shares_of_peak_bandwidth_and_roofline(tmp_path):
     assert (plus.name, plus.flops) == ("element-wise operations", 0.0)
     assert plus.bandwidth_share == plus.roofline_share == pytest.approx(3 * 4 * 4096**2 / 900e9 / 0.5e-3)
     assert reached.mfu == pytest.approx(product.peak_share / 2), "the step is twice as long"
-    assert rooflines.words(reached) == ["Matrix products and convolutions use 43.8 % of the FLOP/s of the Tesla V100-SXM2-16GB (MFU)."]
-    assert rooflines.cells(reached.kernels)[0] == {
+    assert replays.use_words(reached) == ["Matrix products and convolutions use 43.8 % of the FLOP/s of the Tesla V100-SXM2-16GB (MFU)."]
+    assert replays.use_cells(reached.kernels)[0] == {
         "kernels": "matrix products", "ms": "10.0", "of the kernels": "95.2 %", "TFLOP": "0.137", "of peak": "87.5 %",
         "of bandwidth": "2.2 %", "of the roofline": "87.5 %",
     }  # fmt: skip
@@ -77,8 +77,8 @@ def test_shares_of_peak_bandwidth_and_roofline(tmp_path):
 
 def test_without_shapes_it_says_how_to_record_them(tmp_path):
     reached = roofline(write(tmp_path, None), 20e-3)
-    assert "record_shapes=True" in rooflines.words(reached)[0]
-    assert [row["of peak"] for row in rooflines.cells(reached.kernels)] == ["-", "-"]
+    assert "record_shapes=True" in replays.use_words(reached)[0]
+    assert [row["of peak"] for row in replays.use_cells(reached.kernels)] == ["-", "-"]
 
 
 def test_kernels_that_take_no_time_use_nothing(tmp_path):
@@ -114,12 +114,12 @@ def peaks(tmp_path, *changes):
 def test_the_peak_of_memory_is_that_of_all_changes_on_the_gpu(tmp_path):
     totals = [{"Bytes": size, "Total Allocated": held, "Total Reserved": 9 * 2**30} for size, held in ((5, 2**30), (7, 2**31), (-7, 2**30))]
     on_host = {"Bytes": 1, "Total Allocated": 2**40, "Total Reserved": 0, "Device Type": 0}
-    assert rooflines.memory_words(peaks(tmp_path, *totals, on_host)) == ["Peak memory: 2 GiB allocated, 9 GiB reserved, of 16 GiB."]
+    assert replays.memory_words(peaks(tmp_path, *totals, on_host)) == ["Peak memory: 2 GiB allocated, 9 GiB reserved, of 16 GiB."]
 
 
 def test_older_traces_say_how_much_memory_grew(tmp_path):
     found = peaks(tmp_path, {"Bytes": 2**31}, {"Bytes": -(2**30)}, {"Bytes": 2**29}, {"Bytes": 2**28})
-    assert rooflines.memory_words(found) == ["Peak memory: 2 GiB above what was allocated when the recording began."]
+    assert replays.memory_words(found) == ["Peak memory: 2 GiB above what was allocated when the recording began."]
 
 
 def test_a_backward_kernel_belongs_to_the_module_of_its_forward_op(tmp_path):
