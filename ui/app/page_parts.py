@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import pandas as pd
 import streamlit as st
 
 from traces.documents.timeline import Timeline
@@ -86,7 +85,9 @@ def _table_ui(block: Table) -> None:
     if any(block.asks):
         rows = [{**row, OPEN: f"what-if?{urlencode(query, doseq=True)}"} for row, query in zip(rows, block.asks, strict=True)]
     shown = None
-    if "red" in block.styles.values():  # styles take longer than all else
+    if "red" in block.styles.values():
+        import pandas as pd  # here, as styles take longer than all else
+
         red = [RED if block.styles.get(number) == "red" else "" for number in range(len(rows))]
         shown = pd.DataFrame(rows).style.apply(lambda column: red)
     with st.expander(markdown_escaped(block.title)) if block.detail and block.title else st.container():
