@@ -15,7 +15,8 @@ from tests.support.fuzzing import damaged, damaged_bytes, damaged_text, fuzzed, 
 from tests.support.rule_texts import RULES
 from tests.support.small_traces import write_trace
 from traces.formats.perfetto import trace_document
-from ui.present import replays as words
+from ui.present import replays
+from ui.present.terminal import show
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +32,9 @@ def replay(path, rules=()):
     json.dumps(trace_document({"recorded": recording.replay.recorded, "replayed": recording.simulated}), allow_nan=False).encode()
     json.dumps(result.document(), allow_nan=False)
     console = Console(file=io.StringIO())
-    for line in (*words.replay_words(result), words.busy_cells(result), words.step_cells(result), *words.misplaced_words(result)):
-        console.print(line, markup=False)
+    show(console, *replays.blocks(result))
     if rules:
-        answer = ask(recording, rules)
-        console.print(*words.what_if_words(answer.what_if), markup=False)
+        show(console, *replays.blocks(result.model_copy(update={"what_if": ask(recording, rules).what_if})))
 
 
 def test_a_damaged_trace_is_replayed_or_refused(trace, tmp_path):
@@ -87,6 +86,6 @@ def test_rules_are_applied_or_refused(trace, tmp_path):
         with sound("rules on a trace", rules):
             answer = ask(recording, rules)
             json.dumps(answer.what_if.model_dump(mode="json"), allow_nan=False)
-            words.what_if_words(answer.what_if)
+            replays.what_if_words(answer.what_if)
 
     check()

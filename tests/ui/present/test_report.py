@@ -490,7 +490,7 @@ def test_a_place_without_a_result_is_refused(tmp_path, place):
 def test_a_terminal_shows_what_was_predicted_and_measured(capsys):
     refused = skipped().model_copy(update={"status": "skipped: needs [2] devices"})
     console = Console(width=120)
-    console.print(gpu_report.console_table("part", validation(result(predicted=0.040, measured=0.050, max_param_error=0.0), refused)))
+    show(console, gpu_report.console_table("part", validation(result(predicted=0.040, measured=0.050, max_param_error=0.0), refused)))
     out = capsys.readouterr().out
     for head in ("job", "mode", "schedule", "predicted", "measured", "error", "numbers"):
         assert head in out

@@ -14,6 +14,7 @@ from traces.documents.search_result import PlainStep
 from ui.present import predictions, searches
 from ui.present.predictions import gain_words, verdict_line
 from ui.present.searches import BETWEEN, FASTEST, SMALLEST
+from ui.present.terminal import show
 from ui.request import JobRequest
 
 
@@ -30,7 +31,7 @@ def test_equal_plans_share_a_row_and_misfits_have_no_rank():
 
 def test_the_table_for_the_terminal_ends_with_what_it_leaves_out():
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(searches.table(search_result(), 2))
+    show(console, searches.table(search_result(), 2))
     text = console.export_text()
     assert "fuse=backward" in text
     assert "and 3 others; --out writes them all" in text
