@@ -297,7 +297,7 @@ def _end(curve: Curve) -> float | None:
 def training_table(document: TrainingRun) -> Table:
     """The rows that a terminal has room for: times and accuracies."""
     rows = cells(document)
-    heads = [head for head in rows[0] if not head.startswith(FOR_PAGES) or " to " in head]
+    heads = [head for head in (rows[0] if rows else ()) if not head.startswith(FOR_PAGES) or " to " in head]
     return Table(
         [{head: stacked(row[head]) for head in heads} for row in rows], ("trained by",), [head for head in heads if " to " in head]
     )
