@@ -5,6 +5,7 @@ import os
 import sys
 import time
 import traceback
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -921,15 +922,17 @@ def _exit_stopped() -> None:
 
     status = _fail("stopped; nothing half-written is left", stopped_status())
     ignore_stopping()
-    sys.stderr.flush()
+    with suppress(OSError):
+        sys.stderr.flush()
     os._exit(status)
 
 
 def _fail(message: str, status: int, details: str = "") -> int:
     """Print a message on one line, and `details` below it: a drawing with an arrow at what is wrong."""
-    print(f"schedcast: {' '.join(message.split())}", file=sys.stderr)
-    if details:
-        print(f"\n{details}", file=sys.stderr)
+    with suppress(OSError):  # on a full disk nobody can be told why; the status still says that it failed
+        print(f"schedcast: {' '.join(message.split())}", file=sys.stderr)
+        if details:
+            print(f"\n{details}", file=sys.stderr)
     return status
 
 

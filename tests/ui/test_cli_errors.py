@@ -372,6 +372,14 @@ def test_standard_output_on_a_full_disk(tmp_path, arguments):
 
 
 @pytest.mark.thorough
+def test_standard_error_on_a_full_disk(tmp_path):
+    """Nobody can be told why, however long the reason is; the status says that it failed, and not by a bug."""
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-c", "from ui.cli import main; main()", "machines", "nobody" * 2000]
+        assert subprocess.run(command, stderr=full, env=environment(tmp_path), check=False).returncode == 2
+
+
+@pytest.mark.thorough
 def test_a_memory_limit(schedcast):
     small = ("--memory-limit", 0.0004)
     done = schedcast.call("predict", *options(), *small, "--json")
