@@ -103,6 +103,6 @@ def test_a_validation_that_ran_nothing_has_a_picture_too():
 
 
 def test_without_a_heading_no_empty_text_is_written():
-    figure = finished(go.Figure(go.Scatter(x=[1, 2], y=[1, 2])), "why", 200)
+    figure = finished(go.Figure(go.Scatter(x=[1, 2], y=[1, 2], mode="lines")), "why", 200)
     assert all(each.text for each in drawn(figure).iter() if each.tag.endswith("text"))
     assert label(drawn(figure, heading="both"), "both")
