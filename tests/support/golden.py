@@ -18,6 +18,7 @@ FORMULAS = "How is this computed?"
 
 def check_golden(text: str, path: Path) -> None:
     """A text is that of the file. With SCHEDCAST_GOLDEN=write the file becomes the text; then read its diff before you commit it."""
+    text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
     if os.environ.get("SCHEDCAST_GOLDEN") == "write":
         path.write_text(text)
     assert text.splitlines() == path.read_text().splitlines(), f"{path.name}: SCHEDCAST_GOLDEN=write pytest writes it anew; read the diff"
