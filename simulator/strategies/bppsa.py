@@ -161,18 +161,18 @@ class _Drafts:
         longer than kernels, the one with the shortest kernels is best: it stays so with a faster host, and in a CUDA graph. Raises
         SchedcastError if the first level cannot be planned.
         """
-        first, shortest_s = None, inf
+        shortest_s, planned = inf, list[Plan]()
         drafted: list[tuple[float, Plan]] = []
         for level in levels:
             try:
                 drafts = [self.at(level, workers) for workers in self._workers]
             except SchedcastError:
-                if first is None:
+                if not planned:
                     raise
                 break
-            first = first or drafts[0]
+            planned += drafts
             if len(levels) == len(drafts) == 1:
-                return first
+                return planned[0]
             steps_s = [self._step_s(draft, self._machine, costs) for draft in drafts]
             if min(steps_s) > FAR * shortest_s or min(steps_s) == inf:
                 break
@@ -181,7 +181,7 @@ class _Drafts:
         alone = replace(self._machine, hosts=()) if self._machine.hosts else self._machine
         equal = [(step_s, draft) for step_s, draft in drafted if step_s <= shortest_s * (EQUAL if self._machine.hosts else 1.0)]
         if len(equal) < 2:
-            return equal[0][1] if equal else first
+            return equal[0][1] if equal else planned[0]
         return min(equal, key=lambda each: self._step_s(each[1], alone, costs))[1]
 
     def _step_s(self, draft: Plan, machine: Machine, costs: PlanCosts) -> float:

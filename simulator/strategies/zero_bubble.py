@@ -245,22 +245,23 @@ def _best(problem: Problem, rules: list[Rule]) -> _Order:
     """The shortest of the plans that the search has time for."""
     ranks = len(problem.stages_of)
     plans_left = max(1, _MOST_ACTIONS // (3 * len(problem.rank_of) * problem.microbatches))
-    best: _Order | None = None
-    rules_of: tuple[Rule, ...] = ()
-    for rule in rules[:plans_left]:
+    rules_of = (rules[0],) * ranks
+    best = _Run(problem, rules_of).order()
+    close_s = problem.least_s * (1 + _CLOSE)
+    for rule in rules[1:plans_left]:
+        if best.end_s <= close_s:
+            break
         other = _Run(problem, (rule,) * ranks).order()
-        if best is None or other.end_s < best.end_s:
+        if other.end_s < best.end_s:
             best, rules_of = other, (rule,) * ranks
-        if best.end_s <= problem.least_s * (1 + _CLOSE):
-            return best
     changes = ((rank, rule) for rank in range(ranks) for rule in _neighbors(rules_of[rank]))
     for rank, rule in islice(changes, max(0, plans_left - len(rules))):
+        if best.end_s <= close_s:
+            break
         changed = (*rules_of[:rank], rule, *rules_of[rank + 1 :])
         other = _Run(problem, changed).order()
         if other.end_s < best.end_s:
             best, rules_of = other, changed
-        if best.end_s <= problem.least_s * (1 + _CLOSE):
-            break
     return best
 
 

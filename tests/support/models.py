@@ -1181,6 +1181,16 @@ def depthwise_filter_longer_than_the_image(batch):
     return _unusual(batch, torch.randn(batch, 2, 8, 8), lambda net, x: net.layer(net.layer(x)).sum((1, 2)), layer=layer)
 
 
+def learned_channels(batch):
+    """Parameters after the channels of a convolution, which a part of the first channels does not need."""
+
+    def step(net, x):
+        return net.second(torch.cat([net.first(x), net.channels.expand(len(x), -1, -1, -1)], 1)).mean((2, 3))
+
+    layers = {"first": nn.Conv2d(3, 4, 3, padding=1), "second": nn.Conv2d(8, 8, 3)}
+    return _unusual(batch, torch.randn(batch, 3, 8, 8), step, channels=nn.Parameter(torch.randn(1, 4, 8, 8)), **layers)
+
+
 def fake_quantization(batch):
     """Activations rounded to 8 bits by one scale, and weights by one per channel, as in quantization-aware training."""
 
@@ -1196,7 +1206,7 @@ def fake_quantization(batch):
 UNUSUAL = (
     "spectral_norm", "results_into_tensors", "distinct_words", "runs_of_words", "ctc_loss_of_lists", "ctc_loss_of_tensors",
     "lstm_cell_in_a_loop", "gru_cell_in_a_loop", "own_cell_in_a_loop", "depthwise_filter_longer_than_the_image",
-    "fake_quantization",
+    "learned_channels", "fake_quantization",
 )  # fmt: skip
 
 

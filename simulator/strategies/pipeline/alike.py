@@ -37,19 +37,19 @@ def planned(actions: Iterable[Action]) -> list[Action]:
 def with_copies(plan: Plan, actions: Sequence[Action]) -> Plan:
     """The plan of all `actions`, in this order, from that of those that are `planned`."""
     before, own, after = _by_action(plan, planned(actions))
-    copied = [task for action, group in own.items() if action.microbatch == _COPIED for task in group]
+    copied = [(task, action) for action, group in own.items() if action.microbatch == _COPIED for task in group]
     fresh = _fresh(plan, copied)
     values, storages, losses = dict(plan.values), dict(plan.storages), list(plan.losses)
     names: dict[int, dict[str, str]] = {}  # by microbatch: those of its copies, by those of the second one
     for microbatch in range(PLANNED, 1 + max(action.microbatch for action in actions)):
-        renamed = {name: _name(name, text, microbatch) for name, text in fresh.items()}
-        for name, text in fresh.items():
+        renamed = {name: _name(name, action, microbatch) for name, action in fresh.items()}
+        for name, action in fresh.items():
             value = plan.values[name]
-            storage = replace(plan.storages[value.storage], name=_name(value.storage, text, microbatch))
+            storage = replace(plan.storages[value.storage], name=_name(value.storage, action, microbatch))
             values[renamed[name]] = replace(value, name=renamed[name], storage=storage.name)
             storages[storage.name] = storage
         losses += [renamed[name] for name in plan.losses if name in fresh]
-        names[microbatch] = renamed | {task.name: _name(task.name, task.action, microbatch) for task in copied}
+        names[microbatch] = renamed | {task.name: _name(task.name, action, microbatch) for task, action in copied}
     tasks: list[Task] = []
     last = {action.stage: number for number, action in enumerate(actions)}
     for number, action in enumerate(actions):
@@ -64,13 +64,13 @@ def with_copies(plan: Plan, actions: Sequence[Action]) -> Plan:
     return replace(plan, segments=segments, values=values, storages=storages, losses=tuple(losses))
 
 
-def _fresh(plan: Plan, copied: Sequence[Task]) -> dict[str, str]:
+def _fresh(plan: Plan, copied: Sequence[tuple[Task, Action]]) -> dict[str, Action]:
     """The values that the tasks `copied`, of one microbatch, have for themselves, each with an action that uses it."""
-    own = {task.name for task in copied}
-    used = {operand.value: task.action for task in copied for operand in _operands(task)}
+    own = {task.name for task, _ in copied}
+    used = {operand.value: action for task, action in copied for operand in _operands(task)}
     shared = {plan.storage_of(operand) for task in plan.tasks if task.name not in own for operand in _operands(task)}
     shared |= {value.storage for value in plan.values.values() if value.kind in CARRIED_KINDS}
-    return {name: text for name, text in used.items() if plan.values[name].storage not in shared}
+    return {name: action for name, action in used.items() if plan.values[name].storage not in shared}
 
 
 def _by_action(plan: Plan, actions: Sequence[Action]) -> tuple[dict[Action, list[Task]], dict[Action, list[Task]], dict[int, list[Task]]]:
@@ -98,12 +98,11 @@ def _operands(task: Task) -> Iterator[Operand]:
     yield from (*task.inputs, *task.writes)
 
 
-def _name(name: str, action: str, microbatch: int) -> str:
+def _name(name: str, action: Action, microbatch: int) -> str:
     """The name of a copy of what is called `name` and belongs to an action of the second microbatch."""
-    own = Action.read(action)
-    parts = name.removeprefix(action).removesuffix(f"@{_COPIED}")
-    if name.startswith(action):
-        parts = f"{own._replace(microbatch=microbatch)}{parts}"
+    parts = name.removeprefix(str(action)).removesuffix(f"@{_COPIED}")
+    if name.startswith(str(action)):
+        parts = f"{action._replace(microbatch=microbatch)}{parts}"
     return f"{parts}@{microbatch}" if name.endswith(f"@{_COPIED}") or parts == name else parts
 
 

@@ -46,8 +46,8 @@ def exclusive_scan(elements: Sequence[Element], level: int, product: Callable[[E
             prefixes.append(product(element, prefixes[-1]))
         return prefixes
     pairs = [product(later, earlier) for earlier, later in zip(elements[::2], elements[1::2], strict=False)]  # up-sweep
-    halved = [None, *exclusive_scan(pairs, level - 1, product)]
+    halved = exclusive_scan(pairs, level - 1, product)
     return [  # down-sweep
-        halved[place // 2] if place % 2 == 0 else elements[0] if place == 1 else product(elements[place - 1], halved[place // 2])
-        for place in range(1, len(elements) + 1)
+        halved[place // 2] if place % 2 else product(elements[place], halved[place // 2 - 1]) if place else elements[0]
+        for place in range(len(elements))
     ]

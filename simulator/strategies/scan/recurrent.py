@@ -32,11 +32,11 @@ class ScanBuilder(Protocol):
 
 @dataclass
 class _Batch:
-    """The elements of one worker, by level: their number, their matrices and, for the first worker, the gradient as first element."""
+    """The elements of one worker, by level: their number, their matrices as one operand or none, and the first worker's gradient."""
 
     worker: int
     sizes: list[int]
-    matrices: list[Operand | None]
+    matrices: list[list[Operand]]
     gradients: list[Operand]
 
     @property
@@ -50,7 +50,7 @@ class _Batch:
     def even(self, level: int) -> list[Operand]:
         """The matrices at even places of a level, as one operand; empty if the gradient is the only element there."""
         matrices, count = self.matrices[level], (self.sizes[level] + 1) // 2 - self.leftmost
-        return [part(matrices, 0, count)] if count and matrices is not None else []
+        return [part(each, 0, count) for each in matrices] if count else []
 
     def left_over(self) -> list[Operand]:
         """The last elements of levels with an odd number of elements, which have no partner, from the highest level to the lowest."""
@@ -67,7 +67,7 @@ def scan_tasks(
     [m - 1, B, H, H] for the first worker (None if m = 1, which requires that there is no other worker) and [m, B, H, H] for the others.
     """
     planner = _Planner(builder, gradient.shape)
-    batches = [_Batch(w, [(m.shape[0] if m else 0) + (w == 0)], [m], [gradient] * (w == 0)) for w, m in enumerate(jacobians)]
+    batches = [_Batch(w, [(m.shape[0] if m else 0) + (w == 0)], [[m] if m else []], [gradient] * (w == 0)) for w, m in enumerate(jacobians)]
     for batch in batches:
         planner.up(batch, min(level, full_level(batch.sizes[0])))
     reduced = all(batch.sizes[-1] == 1 for batch in batches)
@@ -94,16 +94,16 @@ class _Planner:
             size = batch.sizes[-1]
             pairs = size // 2 - batch.leftmost
             shapes = [(pairs, *self._matrix)] * (pairs > 0) + [self._vector] * batch.leftmost
-            written = self._level("up", batch, level, [batch.matrices[-1], *batch.gradients[-1:]], shapes)
+            written = self._level("up", batch, level, [*batch.matrices[-1], *batch.gradients[-1:]], shapes)
             batch.sizes.append(size // 2)
-            batch.matrices.append(written[0] if pairs else None)
+            batch.matrices.append(written[:1] if pairs else [])
             batch.gradients += written[-1:] if batch.leftmost else []
 
     def linear(self, batch: _Batch, before: Operand) -> Operand:
         """Every prefix of the highest level. `before`: the product of all elements before the batch."""
         if batch.leftmost and batch.sizes[-1] == 1:
             return with_dim(batch.gradients[-1], 0)
-        reads = [batch.matrices[-1], batch.gradients[-1] if batch.leftmost else before]
+        reads = [*batch.matrices[-1], batch.gradients[-1] if batch.leftmost else before]
         return self._level("linear", batch, batch.levels, reads, [self._prefixes(batch, batch.levels)])[0]
 
     def down(self, batch: _Batch, prefixes: Operand) -> Operand:
@@ -117,7 +117,7 @@ class _Planner:
         """Prefixes of the products of `batches`; each one enters the batch after it."""
         if not batches:
             return []
-        tops = [batch.gradients[-1] if batch.leftmost else entry(batch.matrices[-1], 0) for batch in batches]
+        tops = [batch.gradients[-1] if batch.leftmost else entry(batch.matrices[-1][0], 0) for batch in batches]
         totals = [(self.fold(top, batch), batch.worker) for top, batch in zip(tops, batches, strict=True)]
         return [operand for operand, _ in exclusive_scan(totals, full_level(len(totals)), self._product)]
 

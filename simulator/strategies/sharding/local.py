@@ -106,7 +106,10 @@ class _Maker:
         try:
             if what.parameter:
                 position = next(p for p, o in enumerate(forward.inputs) if o.value == what.parameter)
-                part = self.network.needed(what.forward, self.box)[position]
+                own = self.network.needed(what.forward, self.box)[position]
+                if own is None:
+                    raise ValueError(f"{op.name} adds gradients of {what.parameter}, of which a worker of {forward.name} needs nothing")
+                part = own
             if what.parameter or what.sums:
                 return self._op(index, *rule_of_elements(op, part), {}, part, op.writes[0], 0.0, sums=bool(what.parameter))
             local = local_forward(forward, part)
@@ -160,7 +163,7 @@ class _Maker:
         if name_of(op) == "native_dropout" and part is not None and part != whole(output_of(op).shape):
             of = {"of": list(output_of(op).shape), "box": [list(each) for each in part]}
             body = replace(body, kwargs=json.dumps({"part": of}, separators=(",", ":")))
-        if body.flops and part is not None and shape_of(part) != main.shape:
+        if body.flops and part is not None and main is not None and shape_of(part) != main.shape:
             body = replace(body, flops=body.flops * prod(shape_of(part)) / main.elements)
         read, mutated = tuple(operands[:count]), tuple(operands[count:])
         local = Op(

@@ -68,9 +68,9 @@ class Pieces:
             for box in dict.fromkeys(piece.box for piece in self.of[parameter]):
                 holders = [piece for piece in self.of[parameter] if piece.box == box]
                 value, inner, view = self._gradient(parameter, box, values)
-                own = [value.contribution(piece.device, inner) for piece in holders]
+                own = [piece for holder in holders if (piece := value.contribution(holder.device, inner)) is not None]
                 overlapping = sum(overlap(piece.box, inner) is not None for piece in value.contributions)
-                if value.complete or overlapping != len(own) or any(piece is None or piece.operand.views for piece in own):
+                if value.complete or not overlapping == len(own) == len(holders) or any(piece.operand.views for piece in own):
                     held = [fetcher.fetch(value, piece.device, inner, changed=True) for piece in holders]
                 else:
                     held = [piece.operand for piece in own]
@@ -123,7 +123,7 @@ class Pieces:
                 first = group[0].operand.value
                 alone = len(groups) == 1
                 name = f"update{self.suffix(device)}" if alone else f"{first}/update"
-                layer = "optimizer" if alone else self.graph.layers[self.tensors.values[first].source.value]
+                layer = "optimizer" if alone else self.graph.layers[self.tensors.values[first].origin().value]
                 tasks.append(self._update(group, device, name, layer, lag))
         return tasks
 
@@ -152,7 +152,7 @@ class Pieces:
 
     def _state(self, parameter: Value, state: str) -> Operand:
         """An optimizer state of a piece: the same piece of the parameter's state, or its count of steps."""
-        optimizer, source = self.job.optimizer, parameter.source
+        optimizer, source = self.job.optimizer, parameter.origin()
         shape, dtype = state_shape(optimizer, state, parameter.shape, parameter.dtype)
         name = f"{source.value}::{state}{parameter.name.removeprefix(source.value)}"
         strides = parameter.strides if shape else ()

@@ -80,8 +80,8 @@ class Window:
         return first * self.stride - self.padding, (end - 1) * self.stride - self.padding + (self.kernel - 1) * self.dilation + 1
 
 
-def windows_of(op: Op) -> tuple[Window, Window] | None:
-    """The windows along height and width of a convolution or pooling; None for any other op."""
+def windows_of(op: Op) -> tuple[Window, Window]:
+    """The windows along height and width of a convolution or pooling. Raises ValueError for any other op."""
     name, arguments = name_of(op), arguments_of(op)
     if name == "_adaptive_avg_pool2d":
         sides = [(extent // out, extent // out) for extent, out in zip(op.inputs[0].shape[-2:], op.writes[0].shape[-2:], strict=True)]
@@ -92,7 +92,7 @@ def windows_of(op: Op) -> tuple[Window, Window] | None:
         kernel, given = arguments[1], arguments[2 : 5 if name.startswith("max") else 4]
         numbers = [*given, *([], 0, 1)[len(given) :]]
     else:
-        return None
+        raise ValueError(f"{op.name} calls {name}; expected a convolution or a pooling")
     stride, padding, dilation = numbers
     height, width = (Window(*axis) for axis in zip(*map(_pair, (kernel, stride or kernel, padding, dilation)), strict=True))
     return height, width

@@ -1,6 +1,6 @@
 """How a worker runs an op on a part: a forward op that makes a part of its output, and then, by rules, the backward ops that serve it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from simulator.model.graph import Op, arguments_of
@@ -18,6 +18,12 @@ class LocalForward:
     arguments: dict[int, object]
     fill: float = 0.0
 
+    def seen(self, position: int) -> Box:
+        """The box that the op sees of an input. Raises NotABoxError if the part needs nothing of it."""
+        if (box := self.boxes[position]) is None:
+            raise NotABoxError(f"a part needs nothing of input {position}")
+        return box
+
 
 def local_forward(op: Op, part: Box) -> LocalForward:
     """How a forward op makes `part` of its output."""
@@ -32,7 +38,7 @@ def local_forward(op: Op, part: Box) -> LocalForward:
         local.arguments[8] = max(1, (end - first) // outs)
     elif name == "_adaptive_avg_pool2d":
         source, out = op.inputs[0].shape, op.writes[0].shape
-        seen = list(local.boxes[0])
+        seen = list(local.seen(0))
         for dim in (2, 3):
             if part[dim] == (0, out[dim]):
                 seen[dim] = (0, source[dim])
@@ -45,7 +51,7 @@ def _pad(op: Op, part: Box, local: LocalForward) -> None:
     """Decide for each axis of a window whether the op pads by itself, or reads a copy that is padded already."""
     name, arguments = name_of(op), arguments_of(op)
     at = 0 if name != "convolution" else arguments[0]["$"]
-    source, out, seen = op.inputs[at].shape, output_of(op).shape, list(local.boxes[at])
+    source, out, seen = op.inputs[at].shape, output_of(op).shape, list(local.seen(at))
     paddings = []
     for dim, window in zip((2, 3), windows_of(op), strict=True):
         first, end = seen[dim]
@@ -75,7 +81,7 @@ class BackwardOp:
     local: LocalForward
 
 
-_Boxes = tuple[list[Box | None], list[Box], dict[int, object], float]
+_Boxes = tuple[Sequence[Box | None], list[Box], dict[int, object], float]
 
 
 def rule_of_elements(op: Op, box: Box) -> tuple[list[Box], list[Box]]:
@@ -95,7 +101,7 @@ def rule_of_elements(op: Op, box: Box) -> tuple[list[Box], list[Box]]:
 
 def _elements(b: BackwardOp) -> _Boxes:
     """Element by element: on the part of the output, or of a mean on the input that it is made of."""
-    box = b.local.boxes[0] if name_of(b.forward) == "mean" else b.part
+    box = b.local.seen(0) if name_of(b.forward) == "mean" else b.part
     expected = b.forward.inputs[0].shape if name_of(b.forward) == "mean" else output_of(b.forward).shape
     if b.op.writes[0].shape != expected:
         raise NotABoxError(f"{b.op.name} makes {b.op.writes[0].shape}, not {expected}")
@@ -140,7 +146,7 @@ def _convolution(b: BackwardOp) -> _Boxes:
     """convolution_backward(gradient, input, weight, ...)."""
     arguments, forward = arguments_of(b.op), arguments_of(b.forward)
     places = [forward[0]["$"], forward[1]["$"]]
-    source, weight = (b.local.boxes[place] for place in places)
+    source, weight = map(b.local.seen, places)
     reads: list[Box | None] = [None] * len(b.op.inputs)
     for argument, box in zip(arguments[:3], (b.part, source, weight), strict=True):
         reads[argument["$"]] = box
@@ -155,7 +161,7 @@ def _pooling(at: int) -> Callable[[BackwardOp], _Boxes]:
     """The backward of a pooling (gradient, input, ...) whose padding is argument `at`."""
 
     def rule(b: BackwardOp) -> _Boxes:
-        source = b.local.boxes[0]
+        source = b.local.seen(0)
         reads: list[Box | None] = [b.part] * len(b.op.inputs)
         reads[arguments_of(b.op)[1]["$"]] = source
         changes = {at: b.local.arguments[3]} if 3 in b.local.arguments else {}

@@ -89,15 +89,15 @@ class Synchronized:
             by_weight, by_bias = (
                 writes.get(output) or self._scalars(f"{op.name}:{kind}", member, part) for output, kind in ((1, "dW"), (2, "dB"))
             )
-            first = writes.get(0)
-            results = (*((first,) if mask[0] else ()), by_weight, by_bias)
+            own = [writes[0]] if mask[0] else []
+            results = (*own, by_weight, by_bias)
             operands = (slope, part, *scale, mean, variance)
             statistics = [{"$": 2 + len(scale)}, {"$": 3 + len(scale)}]
             text = [{"$": 0}, {"$": 1}, {"$": 2} if scale else None, *statistics, None, None, False, epsilon, [mask[0], True, True]]
             outputs = (0, 1, 2) if mask[0] else (1, 2)
             self.fetcher.call(DIFFERENTIATE, json.dumps(text, separators=(",", ":")), operands, results, outputs=outputs)
             sums.append((by_weight, by_bias))
-            firsts.append(first)
+            firsts += own
         self._sum(f"{op.name}/sums", members, sums)
         if not mask[0]:
             return

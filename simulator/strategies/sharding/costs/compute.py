@@ -126,8 +126,8 @@ def works(network: Network, layer: int, options: Sequence[Configuration]) -> lis
     variants = [local_ops(network, layer, own, 0) for own in (Configuration(), *(Configuration.along(*each) for each in alone))]
     numbers = {each: number for number, each in enumerate(alone, 1)}
     chosen = np.array([[numbers.get(each, 0) for each in enumerate(c.degrees)] for c in options])
-    result = [_work(own, chosen) for own in zip(*variants, strict=True)]
-    return None if None in result else result
+    result = [work for own in zip(*variants, strict=True) if (work := _work(own, chosen)) is not None]
+    return result if len(result) == len(variants[0]) else None
 
 
 def _work(variants: Sequence[Op], chosen: np.ndarray) -> OpWork | None:
@@ -148,8 +148,8 @@ def _work(variants: Sequence[Op], chosen: np.ndarray) -> OpWork | None:
     read = np.where(steps, extents, 1.0)
     classes = [op.body.work(op).op_class for op in variants]
     quantities = (extents, read, there, [classes.index(own) for own in classes], [efficiencies.fast(op) for op in variants])
-    combined = [_sum(np.array(each, float), chosen) for each in quantities]
-    if any(each is None for each in combined):
+    combined = [own for each in quantities if (own := _sum(np.array(each, float), chosen)) is not None]
+    if len(combined) < len(quantities):
         return None
     extents, read, there, op_class, fast = combined
     count, changed = len(first.inputs), len(first.mutates)
@@ -159,8 +159,7 @@ def _work(variants: Sequence[Op], chosen: np.ndarray) -> OpWork | None:
     moved = (read.prod(axis=-1) * there * size * times).sum(axis=-1)
     elements = extents[:, count - changed :].prod(axis=-1).sum(axis=-1)
     flops = np.maximum(_product([op.body.flops for op in variants], chosen), elements)
-    outputs = [efficiencies.outputs(op) for op in variants]
-    shared = None if outputs[0] is None else _product(outputs, chosen)
+    shared = [elements for op in variants if (elements := efficiencies.outputs(op)) is not None]
     return OpWork(
         op=first,
         classes=tuple(classes),
@@ -168,15 +167,15 @@ def _work(variants: Sequence[Op], chosen: np.ndarray) -> OpWork | None:
         fast=fast > 0.5,
         flops=flops,
         bytes=moved,
-        outputs=shared,
+        outputs=_product(shared, chosen) if shared else None,
         product=_extents(variants, chosen),
     )
 
 
 def _extents(variants: Sequence[Op], chosen: np.ndarray) -> Product | None:
     """The matrix products of an op's variants that meet in each configuration; None if the op is none."""
-    own = [efficiencies.product(op) for op in variants]
-    if not isinstance(own[0], Product):
+    own = [product for op in variants if isinstance(product := efficiencies.product(op), Product)]
+    if len(own) < len(variants):
         return None
     batch, rows, columns, depth = (_product([each[number] for each in own], chosen) for number in range(4))
     return Product(batch, rows, columns, depth, own[0].size)

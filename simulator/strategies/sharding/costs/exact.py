@@ -167,7 +167,7 @@ class ExactCosts:
         """The shapes of the pieces of parameters that the first worker holds if channels are divided by this degree."""
         box = self._network.boxes(layer, Configuration(c=channels))[0]
         pieces = (self._network.needed_or_all(op, position, box) for op, position, _ in self._network.parameters(layer))
-        return tuple(map(shape_of, pieces))
+        return tuple(shape_of(piece) for piece in pieces if piece is not None)
 
     def transfer(self, edge: Edge) -> tuple[np.ndarray, np.ndarray]:
         """Seconds and bytes of an edge between layers, forward and backward, [configurations of source, of target]."""
