@@ -109,10 +109,12 @@ class Capacity:
     def _compute_s(self) -> float:
         taken: dict[str, float] = defaultdict(float)
         for task, recipe, seconds in zip(self._plan.tasks, self._recipes, self.least_s, strict=True):
+            if (shape := recipe.shape) is None:
+                continue
             for place in recipe.on(task.device):
                 device = self._machine.device(place)
-                kernel_s = seconds if recipe.shape.held else min(seconds, recipe.seconds)
-                taken[device.name] += kernel_s * (1.0 if device.kind == "cpu" else _needed(recipe.shape)) / device.sms
+                kernel_s = seconds if shape.held else min(seconds, recipe.seconds)
+                taken[device.name] += kernel_s * (1.0 if device.kind == "cpu" else _needed(shape)) / device.sms
         return max(taken.values(), default=0.0)
 
     def _bandwidth_s(self) -> float:

@@ -7,12 +7,17 @@ document. So who gets a resource never depends on which of two simultaneous ends
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from typing import Any
 
 from simpy import Environment, Event
 from simpy.events import NORMAL
 
 #: After everything else at the same instant.
 PLACEMENT = NORMAL + 1
+
+
+#: The callbacks of an event that was processed, or that nobody awaits. SimPy's annotations know only those that have some.
+_NONE: Any = None
 
 
 class Clock(Environment):
@@ -28,7 +33,7 @@ class Clock(Environment):
         queue = self._queue
         while queue:
             self._now, _, _, event = heappop(queue)
-            callbacks, event.callbacks = event.callbacks, None
+            callbacks, event.callbacks = event.callbacks, _NONE
             for callback in callbacks:
                 callback(event)
             if not event._ok:
@@ -51,12 +56,11 @@ class Signal(Event):
     """What one process waits for, again and again: `yield signal.awaited()`. Then `fire` or `at` ends the wait. Nothing is created."""
 
     env: Clock
-    callbacks: list[Callable[[Event], None]] | None
 
     def __init__(self, env: Clock):
         """Nobody waits yet."""
         self.env = env
-        self.callbacks = None
+        self.callbacks = _NONE
         self._ok = True
         self._value = None
 
@@ -77,7 +81,7 @@ class Signal(Event):
 
     def fire(self) -> None:
         """End the wait at once: the process goes on before this call returns. Only for callers that are not processes."""
-        callbacks, self.callbacks = self.callbacks, None
+        callbacks, self.callbacks = self.callbacks, _NONE
         for callback in callbacks:
             callback(self)
 

@@ -16,9 +16,10 @@ from simpy import Event
 
 from simulator.engine.clock import Signal
 from simulator.engine.hosts import EagerHost, GraphHost
-from simulator.engine.kernels import Kernel
+from simulator.engine.kernels import Kernel, Shape
 from simulator.engine.links import Transfer
 from simulator.engine.recipes import Recipe
+from simulator.engine.routes import Route
 from simulator.engine.sms import Sms
 from simulator.engine.world import DEPENDENCY, LANE, LAUNCH, LINK, SMS, START, World
 
@@ -123,7 +124,7 @@ class Lane:
             if merge and alone[index]:
                 started, now = start, start + recipe.seconds
             else:
-                if news >= 0:
+                if host is not None and news >= 0:
                     host.ended(self._name, news)
                     news = -1
                 if start > env._now:
@@ -137,12 +138,10 @@ class Lane:
                     earliest_s[number] = start
                     if recipe.route is not None:
                         self._cause, self._waited_for = cause, awaited
-                        started = yield from self._move(number, recipe)
+                        started = yield from self._move(number, recipe, recipe.route)
                         cause, awaited = self._cause, self._waited_for
                     else:
-                        kernel = self._kernel
-                        signal.awaited()
-                        self._sms.enter(kernel, number, recipe.priority, recipe.shape, recipe.seconds)
+                        _, kernel = self._queue(number, recipe)
                         yield signal
                         started = kernel.start_s
                         if kernel.granted_s > start:
@@ -155,48 +154,56 @@ class Lane:
                 announce(number, now, successors[index], 0.0 if recipe.crossed else cross_gap_s, gap_until)
             if host is not None:
                 news = number
-        if news >= 0:
+        if host is not None and news >= 0:
             host.ended(self._name, news)
         self._last, self._now_s = last, now
         return True
 
-    def _move(self, number: int, recipe: Recipe) -> Generator[Event, None, float]:
+    def _queue(self, number: int, recipe: Recipe) -> tuple[Sms, Kernel]:
+        """Queue the lane's kernel for the SMs of its device. It holds them, or waits for them, when `self._signal` fires."""
+        sms, kernel, shape = self._sms, self._kernel, recipe.shape
+        if sms is None or kernel is None or shape is None:
+            raise ValueError(f"task {number} of {self._name} enters SMs that no lanes share")
+        self._signal.awaited()
+        sms.enter(kernel, number, recipe.priority, shape, recipe.seconds)
+        return sms, kernel
+
+    def _move(self, number: int, recipe: Recipe, route: Route) -> Generator[Event, None, float]:
         """Run a transfer: with a core held meanwhile (CPU), or after a kernel that copies. Returns when it started."""
-        env, kernel, transfer, signal = self._world.env, self._kernel, self._transfer, self._signal
+        env, transfer, signal, shape = self._world.env, self._transfer, self._signal, recipe.shape
         arrived = started = env.now
-        spread: list[tuple[Sms, Kernel]] = []
-        if recipe.devices and recipe.shape is not None:
-            spread = self._enter(number, recipe)
-            for _, own in spread:
+        held: list[tuple[Sms, Kernel]] = []
+        if recipe.devices and shape is not None:
+            held = self._enter(number, recipe, shape)
+            for _, own in held:
                 yield own.signal
             started = env.now
             if started > arrived:
-                self._cause, self._waited_for = SMS, max(spread, key=lambda each: each[1].granted_s)[1].freed_by
-        elif recipe.shape is not None:
-            signal.awaited()
-            self._sms.enter(kernel, number, recipe.priority, recipe.shape, recipe.seconds)
+                self._cause, self._waited_for = SMS, max(held, key=lambda each: each[1].granted_s)[1].freed_by
+        elif shape is not None:
+            sms, kernel = self._queue(number, recipe)
             yield signal
-            started = env.now if recipe.shape.held else kernel.start_s
+            started = env.now if shape.held else kernel.start_s
+            if shape.held:
+                held = [(sms, kernel)]
             if started > arrived:
                 self._cause, self._waited_for = SMS, kernel.freed_by
-        if recipe.seconds and (recipe.shape is None or recipe.shape.held):
+        if recipe.seconds and (shape is None or shape.held):
             yield signal.until(env.now + recipe.seconds)
-        if not recipe.route.alias:
+        if not route.alias:
             signal.awaited()
             queued = env.now
-            self._world.links.enter(transfer, number, recipe.priority, recipe.route, recipe.moved_bytes)
+            self._world.links.enter(transfer, number, recipe.priority, route, recipe.moved_bytes)
             yield signal
-            if (recipe.shape is None or recipe.devices) and not recipe.seconds:
+            if (shape is None or recipe.devices) and not recipe.seconds:
                 started = transfer.start_s
                 if started > queued:
                     self._cause, self._waited_for = LINK, transfer.freed_by
-        for sms, own in spread:
+        for sms, own in held:
             sms.leave(own)
-        if recipe.shape is not None and recipe.shape.held and not spread:
-            self._sms.leave(kernel)
         return started
 
-    def _enter(self, number: int, recipe: Recipe) -> list[tuple[Sms, Kernel]]:
+    def _enter(self, number: int, recipe: Recipe, shape: Shape) -> list[tuple[Sms, Kernel]]:
         """Queue the kernels of a collective for the SMs of its devices."""
         spread = []
         for device in recipe.devices:
@@ -206,6 +213,6 @@ class Lane:
                     self._spread[device] = Kernel(sms.pools[device], Signal(self._world.env))
                 kernel = self._spread[device]
                 kernel.signal.awaited()
-                sms.enter(kernel, number, recipe.priority, recipe.shape, recipe.seconds)
+                sms.enter(kernel, number, recipe.priority, shape, recipe.seconds)
                 spread.append((sms, kernel))
         return spread

@@ -103,7 +103,7 @@ def _walked(plan: Plan, capacities: tuple[tuple[str, int], ...], memories: tuple
 
     walks = []
     for task, instances in zip(plan.tasks, plan.instances, strict=True):
-        freed = [(number[s], counts[s], cache_of.get(plan.storages[s].device)) for s in instances]
+        freed = [(number[s], counts[s], lru) for s in instances if (lru := cache_of.get(plan.storages[s].device)) is not None]
         walks.append((task.lag, accesses(task.inputs), accesses(task.writes), freed))
     shares = [1.0] * len(walks)
     uses_left: dict[int, int] = {}
@@ -119,7 +119,7 @@ def _walked(plan: Plan, capacities: tuple[tuple[str, int], ...], memories: tuple
             for storage, uses, lru in freed:
                 instance = storage + count * iteration
                 uses_left[instance] = left = uses_left.get(instance, uses) - 1
-                if not left and lru is not None:
+                if not left:
                     lru.drop(instance)
             shares[index] = present / total if total else 1.0
     return shares

@@ -80,8 +80,8 @@ class Repetition:
                 self._matches.pop(apart, None)
                 continue
             before = self._matches.get(apart)
-            goes_on = before is not None and bool((np.abs(before.later_s - later_s) <= 2 * equal_s).all())
-            match = self._matches[apart] = _Match(before.windows + 1 if goes_on else 1, later_s)
+            windows = before.windows + 1 if before is not None and bool((np.abs(before.later_s - later_s) <= 2 * equal_s).all()) else 1
+            match = self._matches[apart] = _Match(windows, later_s)
             if proof is None and self._proves(match, last, apart, equal_s):
                 proof = Repeated(apart, float(later_s.max()))
         return proof

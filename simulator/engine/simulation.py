@@ -22,7 +22,7 @@ from simulator.engine.sms import Sms
 from simulator.engine.steady import FixedIterations, LongRun, SteadyState, long_run
 from simulator.engine.summary import critical_path, summarize
 from simulator.engine.world import Unrolled, World
-from simulator.machine.machine import Machine
+from simulator.machine.machine import HostLane, Machine
 from simulator.plan.dependencies import Dependencies, dependencies_of
 from simulator.plan.plan import Plan
 from traces.documents.timeline import Span, Timeline
@@ -150,14 +150,21 @@ def _check(plan: Plan, machine: Machine, costs: Sequence[Cost], mode: str, itera
         raise ValueError(f"unknown mode {mode!r}; expected {EAGER!r} or {GRAPH!r}")
     if mode == GRAPH:
         plan.check_graph()
-    hosts = {machine.host(device) for device in plan.devices}
-    if mode == GRAPH and None in hosts:
-        lacking = next(device for device in plan.devices if machine.host(device) is None)
-        raise ValueError(f"mode 'graph' needs CUDA devices; {lacking} of {machine.name} has no host lane that launches graphs")
-    if mode == GRAPH and len({host.graph_iterations for host in hosts}) > 1:
-        raise ValueError(f"the host lanes of {machine.name} differ in graph_iterations; expected one value")
+        _graph_iterations(plan, machine)
     if iterations is not None and iterations < 1:
         raise ValueError(f"iterations is {iterations}; expected at least 1, or None for the steady state")
+
+
+def _graph_iterations(plan: Plan, machine: Machine) -> int:
+    """The iterations of a CUDA graph. Raises ValueError if the plan's devices launch no graphs, or graphs of different numbers."""
+    numbers = set()
+    for device in plan.devices:
+        if (host := machine.host(device)) is None:
+            raise ValueError(f"mode 'graph' needs CUDA devices; {device} of {machine.name} has no host lane that launches graphs")
+        numbers.add(host.graph_iterations)
+    if len(numbers) > 1:
+        raise ValueError(f"the host lanes of {machine.name} differ in graph_iterations; expected one value")
+    return numbers.pop()
 
 
 class Simulation:
@@ -182,11 +189,11 @@ class Simulation:
         self._env = Clock()
         launched = [mode == EAGER and self._hosts[task.device] is not None for task in plan.tasks]
         program = Unrolled(dependencies, iterations, launched)
-        periods_per_window = next(iter(self._hosts.values())).graph_iterations if mode == GRAPH else 1
+        periods_per_window = _graph_iterations(plan, machine) if mode == GRAPH else 1
         self._watch: SteadyState | FixedIterations = (
             SteadyState(dependencies.largest_lag, periods_per_window, len(plan.tasks))
             if iterations is None
-            else FixedIterations(iterations, program.periods)
+            else FixedIterations(iterations, iterations + dependencies.largest_lag)
         )
         links = Links(self._env, machine)
         recipes = recipes_of(plan, machine, costs, dependencies, links, graph=mode == GRAPH, use_cache=use_cache)
@@ -245,15 +252,15 @@ class Simulation:
 
         Returns the hosts that issue task by task, and the lanes that each feeds, by number.
         """
-        fed: dict[str, dict[tuple[str, int], list[int]]] = {}
+        fed: dict[str, tuple[HostLane, dict[tuple[str, int], list[int]]]] = {}
         for stream, indices in streams.items():
             if (lane := self._hosts[stream[0]]) is not None:
-                fed.setdefault(lane.name, {})[stream] = indices
+                fed.setdefault(lane.name, (lane, {}))[1][stream] = indices
         numbers = {stream: number for number, stream in enumerate(streams)}
         host_of: dict[tuple[str, int], EagerHost | GraphHost] = {}
         issuing: list[tuple[EagerHost, list[int]]] = []
-        for own in fed.values():
-            host = self._host(own, costs, iterations)
+        for lane, own in fed.values():
+            host = self._host(lane, own, costs, iterations)
             host_of |= dict.fromkeys(own, host)
             if isinstance(host, GraphHost):
                 self._env.process(host.process())
@@ -264,9 +271,8 @@ class Simulation:
             self._env.process(Lane(self._world, stream, indices, contended, host_of.get(stream)).process())
         return issuing
 
-    def _host(self, streams: Streams, costs: Sequence[Cost], iterations: int | None) -> EagerHost | GraphHost:
-        """The host that feeds `streams`."""
-        host = self._hosts[next(iter(streams))[0]]
+    def _host(self, host: HostLane, streams: Streams, costs: Sequence[Cost], iterations: int | None) -> EagerHost | GraphHost:
+        """The process of a host lane that feeds `streams`."""
         if self._mode == GRAPH:
             return GraphHost(self._world, host, streams)
         tasks = self._plan.tasks
@@ -311,7 +317,8 @@ class Simulation:
         window_s = watch.window_s
         memory = memory_over_time(plan, spans, Scratch.of(plan, self._machine, self._mode == GRAPH))
         summary = summarize(plan, spans, window_s, watch.steps, peaks(memory))
-        hosts = None if None in self._hosts.values() else [self._hosts[task.device].name for task in plan.tasks]
+        hosts = [host.name for task in plan.tasks if (host := self._hosts[task.device]) is not None]
+        named = hosts if len(hosts) == len(plan.tasks) else None
         last = _last_ended(world, len(watch.makespans), watch.makespans[-1])
         return Timeline(
             kind="predicted",
@@ -320,7 +327,7 @@ class Simulation:
             window_s=window_s,
             mode=self._mode,
             devices=summary.devices,
-            critical_path=critical_path(world, self._dependencies, last, window_s[0] or -inf, hosts),  # from 0 s on: tasks of 0 s too
+            critical_path=critical_path(world, self._dependencies, last, window_s[0] or -inf, named),  # from 0 s on: tasks of 0 s too
             memory=memory,
             bubble_share=summary.bubble_share,
             exposed_transfer_s=summary.exposed_transfer_s,

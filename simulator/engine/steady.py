@@ -141,7 +141,9 @@ class SteadyState(PeriodWatch):
 
     @property
     def step_s(self) -> float:
-        """Seconds per iteration in the steady state, if that is known."""
+        """Seconds per iteration in the steady state. Raises ValueError if that is not known: before the schedule repeats itself."""
+        if self._repeated is None:
+            raise ValueError("the schedule does not repeat itself yet, so its step time is not known")
         return self._repeated.seconds / self.steps
 
     @property

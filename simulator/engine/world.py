@@ -47,7 +47,7 @@ class Unrolled:
         steady = self._dependencies.steady
         if self.iterations is None:
             return list(range(steady + 1))
-        return [*range(min(self.iterations, steady + 1)), *range(self.iterations, self.periods)]
+        return [*range(min(self.iterations, steady + 1)), *range(self.iterations, self.iterations + self._dependencies.largest_lag)]
 
     def existing(self, period: int, indices: Sequence[int]) -> Sequence[int]:
         """Those of the tasks `indices` that run in this period."""

@@ -1,7 +1,7 @@
 """The share of a plan that one process runs: its device's tasks, and its part of collectives and of copies between two devices."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from traces.errors import Code, SchedcastError
 class LocalPlan(Plan):
     """A device's share of the plan `whole`. `numbers`: the index in `whole.tasks` of each task of `tasks`."""
 
-    whole: Plan | None = None
+    whole: Plan = field(kw_only=True)
     device: str = ""
     numbers: tuple[int, ...] = ()
 

@@ -94,7 +94,7 @@ def fit(co_runs: Iterable[Interference], kind: str) -> Contention:
     co_runs = list(co_runs)
     fitted = [run for run in co_runs if not run.held_out and run.slow_down > 0]
     held_out = [run for run in co_runs if run.held_out and run.slow_down > 0]
-    level = min(_LEVELS, key=lambda grouping: _left_out_error(fitted, kind, grouping)) if fitted else None
+    level = min(_LEVELS, key=lambda grouping: _left_out_error(fitted, kind, grouping))
     pairs = sorted({(run.group, run.beside) for run in fitted})
     multipliers = {f"{a}|{b}": _multiplier([run for run in fitted if level(run) == level(Interference(a, b, 1.0))], kind) for a, b in pairs}
     if not held_out:
@@ -126,7 +126,7 @@ _LEVELS = (lambda run: (), lambda run: run.group, lambda run: (run.group, run.be
 
 
 def _left_out_error(fitted: Sequence[Interference], kind: str, grouping: Callable[[Interference], Hashable]) -> float:
-    """Mean relative error of each run when predicted from the others of its group; one without others is predicted as 1."""
+    """Mean relative error of each run when predicted from the others of its group (one without others: 1); infinite without runs."""
     groups: dict[Hashable, list[Interference]] = {}
     for run in fitted:
         groups.setdefault(grouping(run), []).append(run)
@@ -134,7 +134,7 @@ def _left_out_error(fitted: Sequence[Interference], kind: str, grouping: Callabl
     for runs in groups.values():
         for i, run in enumerate(runs):
             errors.append(abs(_base(run, kind) * _multiplier(runs[:i] + runs[i + 1 :], kind) / run.slow_down - 1))
-    return fmean(errors)
+    return fmean(errors) if errors else inf
 
 
 def _multiplier(co_runs: Sequence[Interference], kind: str) -> float:

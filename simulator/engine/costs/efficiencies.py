@@ -177,7 +177,7 @@ def terms(
     """The terms of the time of some work in the class of `row`, with nothing in the cache. `outputs`: elements that blocks share."""
     if row.saved is not None:
         flops /= row.saved.value
-    if row.idle is not None and outputs is not None:
+    if row.idle is not None and row.tile is not None and row.split_flops is not None and outputs is not None:
         larger = np.maximum if isinstance(flops, np.ndarray) else max
         blocks = larger(outputs / row.tile.value, flops / max(1, launches) / row.split_flops.value)
         flops *= 1 + row.idle.value * site.sms / blocks
@@ -377,9 +377,11 @@ def geometry(task: Task, site: Site) -> tuple[int, int]:
     work = task.body.work(task)
     element_wise = task.body.is_update and task.body.form == "for" and site.sm is not None
     row = table()[site.kind].row(DEFAULT_CLASS if element_wise else work.op_class)
+    if row.blocks_per_sm is None:
+        return 1, 1
     if site.kind == "gpu" and (grid := task.body.blocks(task)) is not None:
         return grid, int(row.blocks_per_sm.value)
-    if row.tile is None or row.blocks_per_sm is None:
+    if row.tile is None:
         return 1, 1
     elements = sum(o.elements for o in (*task.writes, *task.mutates))
     grid, blocks = max(1, math.ceil(elements / row.tile.value)), int(row.blocks_per_sm.value)

@@ -141,8 +141,8 @@ class ProfileFits:
         """The fitted cost of a task on a device: no product is faster than the peak. None if no key of the profile can be fitted on."""
         work = task.body.work(task)
         site = self._sites.site(device)
-        laws = [self._law(key, work.op_class, site.sms, warm) for warm in (True, False)]
-        if laws[0] is None or laws[1] is None:
+        laws = [law for warm in (True, False) if (law := self._law(key, work.op_class, site.sms, warm)) is not None]
+        if len(laws) < 2:
             return None
         precision = precision_of(task, work.op_class, self._precision)
         table = efficiencies.seconds(site, work.op_class, work.flops, work.bytes, precision, task.body.loop_length)

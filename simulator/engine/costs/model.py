@@ -323,8 +323,9 @@ class CostModel:
         source = DATASHEET if any(c.source == DATASHEET for c in costs) else FITTED
         issues = [c.issue_s for c in costs if c.issue_s is not None]  # all or none of a profile, since one issue time serves for all
         issue_s, fed_s = sum(issues) if issues else None, sum(c.fed_s for c in costs)
-        if issue_s is not None and self.profile is None:  # besides the calls of recurrent ops, every launch takes `dispatch_s`
-            issue_s += (sum(c.launches for c in costs) - 1) * self.machine.host(device).dispatch_s
+        host = self.machine.host(device) if self.profile is None else None
+        if issue_s is not None and host is not None:  # besides the calls of recurrent ops, every launch takes `dispatch_s`
+            issue_s += (sum(c.launches for c in costs) - 1) * host.dispatch_s
         return Cost(key, warm_s, cold_s, source, grid, blocks, error=error, issue_s=issue_s, fed_s=fed_s)
 
     def _with_shares(self, cost: Cost, task: Task, device: str) -> Cost:

@@ -74,8 +74,7 @@ class Fit:
 
     def _trusted(self, *points: Point) -> "Fit":
         """This law if all points are within its reach, else `scale`."""
-        within = self.scale is None or all(self.beyond(point) <= math.log(REACH) for point in points)
-        return self if within else self.scale
+        return self if self.scale is None or all(self.beyond(point) <= math.log(REACH) for point in points) else self.scale
 
 
 def fit(points: Sequence[Point]) -> Fit | None:
