@@ -132,9 +132,7 @@ class Built:
         # By id. The originals are kept too, because the id of a freed tensor may be used again.
         converted: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-        def once(item: torch.Tensor | None) -> torch.Tensor | None:
-            if item is None:
-                return None
+        def once(item: torch.Tensor) -> torch.Tensor:
             if id(item) not in converted:
                 with torch.no_grad():
                     tensor = convert(item)
@@ -146,7 +144,7 @@ class Built:
         for module in self.module.modules():
             for tensors in _places(module):
                 for name, tensor in tensors.items():
-                    tensors[name] = once(tensor)
+                    tensors[name] = None if tensor is None else once(tensor)
         self.inputs, self.keywords, self.target = (mapped(batch, once) for batch in (self.inputs, self.keywords, self.target))
 
     @contextmanager

@@ -55,7 +55,8 @@ def find_factory(spec: str, image_size: int | None = None) -> Factory:
     if workload.most_size is not None and size > workload.most_size:
         raise SchedcastError(f"--seq is {size}; {spec} has positions for {workload.most_size} tokens; choose a shorter sequence")
     code = _hash_files(set(Path(__file__).with_name("workloads").rglob("*.py")))
-    data = None if workload.data is None else lambda batch, seed: workload.data(batch, size, seed)
+    make = workload.data
+    data = None if make is None else lambda batch, seed: make(batch, size, seed)
     return Factory(spec, lambda batch: workload.build(batch, size), f"{code}:{size}", data, stack=_stack(workload, size, code))
 
 
@@ -108,6 +109,8 @@ def _import_file(path: Path):
         sys.path.append(str(path.parent))
     name = f"schedcast_user_{path.stem}_{hashlib.blake2b(os.fsencode(path), digest_size=4).hexdigest()}"
     specification = importlib.util.spec_from_file_location(name, path)
+    if specification is None or specification.loader is None:
+        raise SchedcastError(f"{path} is no Python file; expected one with a factory; check --model", Code.FILE)
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module
     try:

@@ -382,8 +382,7 @@ def _rates(text: str) -> tuple[tuple[int, float], ...]:
     rates: list[tuple[int, float]] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,9}):([^\s:]{1,40})\s*", part)
-        rate = read_number(match[2]) if match else None
-        if rate is None or rate < 0:
+        if match is None or (rate := read_number(match[2])) is None or rate < 0:
             raise SchedcastError(f"--lr-schedule {text[:60]!r}: {part[:40]!r} is not ITERATION:RATE; give it as in 0:0.1,300:0.01")
         first = int(match[1])
         if rates and first <= rates[-1][0]:

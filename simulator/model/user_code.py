@@ -81,7 +81,8 @@ def _is_foreign(name: str) -> bool:
     path = Path(name)
     ours = Path(__file__).resolve().parents[2]
     skipped = [ours / package for package in ("traces", "simulator", "executors", "calibrate", "ui")]
-    skipped += [Path(module.__file__).parent for module in (sys.modules.get("torch"),) if module is not None]
+    torch = sys.modules.get("torch")
+    skipped += [Path(torch.__file__).parent] if torch is not None and torch.__file__ is not None else []
     if not path.is_file() or any(path.is_relative_to(folder) for folder in skipped):
         return False
     standard = path.is_relative_to(sysconfig.get_path("stdlib"))
@@ -186,6 +187,7 @@ class _Watch(threading.Thread):
 
     def _end(self) -> None:
         main = threading.main_thread().ident
+        assert main is not None, "the main thread has started"
         self._out_of_time.set()
         signal.pthread_kill(main, signal.SIGALRM)
         if not self._stopped.wait(GRACE_S):

@@ -62,7 +62,7 @@ ATTENTION_PRODUCTS = {
 
 def _grouped_product(left: torch.Tensor, right: torch.Tensor, offsets: torch.Tensor | None = None, *_, **__) -> torch.Tensor:
     """The result of aten._grouped_mm, whose own shape function takes no float32: rows are padded to 16 bytes."""
-    groups = () if left.dim() != right.dim() else (len(offsets) if left.dim() == 2 else len(left),)
+    groups = () if left.dim() != right.dim() else (len(left) if offsets is None or left.dim() != 2 else len(offsets),)
     row = -(-right.shape[-1] * left.itemsize // 16) * 16 // left.itemsize
     shape = (*groups, left.shape[-2], right.shape[-1])
     return left.new_empty_strided(shape, (shape[-2] * row, row, 1)[-len(shape) :])

@@ -25,7 +25,7 @@ _DROPOUT, _ATTENTION = functional.dropout, functional.scaled_dot_product_attenti
 _APPLY = torch.nn.Module._apply
 #: The types that CUDA's fused kernels of attention take.
 _FUSED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
-_TRUNCATED_NORMAL = getattr(torch.nn.init, "_no_grad_trunc_normal_", None)
+_TRUNCATED_NORMAL = getattr(torch.nn.init, "_no_grad_trunc_normal_", torch.nn.init.trunc_normal_)
 
 
 class CanonicalForms(TorchFunctionMode):

@@ -110,7 +110,9 @@ class KnownValues:
             if id(item) not in real:
                 storage = _storage(item)
                 if storage not in memory:
-                    memory[storage] = _copied_memory(self._leaves[storage])
+                    if (leaf := self._leaves[storage]) is None:
+                        raise UnknownContentError
+                    memory[storage] = _copied_memory(leaf)
                 real[id(item)] = memory[storage].as_strided(item.shape, item.stride(), item.storage_offset())
             return real[id(item)]
 

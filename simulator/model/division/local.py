@@ -177,7 +177,7 @@ class LocalTensors:
 
     def _chunks_of(self, whole: Operand, placement: Placement) -> Operand:
         """The device's part, in balanced chunks, of an operand that it has all of."""
-        dim, count = placement.dim, len(placement.blocks)
+        dim, count = placement.axis, len(placement.blocks)
         outer, rest = (*whole.shape[:dim], count), whole.shape[dim + 1 :]
         length = whole.shape[dim] // count // (2 * self.degree)
         split = with_views(whole, [_view((*outer, 2 * self.degree, length, *rest))])
@@ -187,7 +187,7 @@ class LocalTensors:
 
     def all_tokens(self, part: Operand, placement: Placement) -> Operand:
         """All tokens, in order, of an operand whose dimension of tokens is cut into balanced chunks. The result is contiguous."""
-        dim, count = placement.dim, len(placement.blocks)
+        dim, count = placement.axis, len(placement.blocks)
         outer, rest, length = prod(part.shape[:dim]) * count, part.shape[dim + 1 :], part.shape[dim] // count // 2
         rows = with_views(self._dense(part), [_view((outer * 2 * length, *rest))])
         gathered = with_views(self._gathered(rows), [_view((self.degree, outer, 2, length, *rest))])
@@ -295,7 +295,7 @@ class LocalTensors:
 
     def _cut(self, whole: Operand, placement: Placement) -> Operand:
         """The device's part of an operand that it has all of; if there are several blocks, they are a dimension of it."""
-        dim, count = placement.dim, len(placement.blocks)
+        dim, count = placement.axis, len(placement.blocks)
         if count > 1:
             whole = with_views(whole, [_view((*whole.shape[:dim], count, placement.blocks[0], *whole.shape[dim + 1 :]))])
             dim += 1
@@ -327,7 +327,7 @@ class LocalTensors:
         """The device's part of the sum of all devices' addends."""
         outer, inner = _around(placement, shape)
         if placement.balanced:
-            split = with_views(self._dense(addend), [_view((outer, 2 * self.degree, -1, *shape[placement.dim + 1 :]))])
+            split = with_views(self._dense(addend), [_view((outer, 2 * self.degree, -1, *shape[placement.axis + 1 :]))])
             own = self.summed_chunks([with_views(split, [_select(1, at)]) for at in range(2 * self.degree)], addend.value)
             return with_views(own, [_view(placement.local(shape, self.degree))])
         flat = self._flat(addend)
@@ -398,7 +398,7 @@ class LocalTensors:
 
 def _around(placement: Placement, shape: tuple[int, ...]) -> tuple[int, int]:
     """How many blocks there are, and the elements of an entry of a block."""
-    return prod(shape[: placement.dim]) * len(placement.blocks), prod(shape[placement.dim + 1 :])
+    return prod(shape[: placement.axis]) * len(placement.blocks), prod(shape[placement.axis + 1 :])
 
 
 def _view(shape: Sequence[int]) -> ViewStep:

@@ -45,6 +45,13 @@ class Placement:
     partial: bool = False
     balanced: bool = False
 
+    @property
+    def axis(self) -> int:
+        """The dimension that is cut. Raises ValueError if every device has all of the tensor."""
+        if self.dim is None:
+            raise ValueError("every device has all of the tensor, or an addend of it; expected a placement that cuts a dimension")
+        return self.dim
+
     def at(self, dim: int, blocks: tuple[int, ...]) -> "Placement":
         """The same along another dimension, or with other blocks."""
         return Placement(dim, blocks, balanced=self.balanced)
@@ -114,7 +121,7 @@ def _through(
 ) -> tuple[Placement, ViewStep]:
     """The placement behind a step, and the step on a device's part."""
     name, arguments = arguments_of_view(step)
-    dim, rank = placement.dim, len(shape)
+    dim, rank = placement.axis, len(shape)
     if name in RESHAPING:
         reshaped = _reshaped(shape, after, placement, degree)
         return reshaped, view_step(step.target, list(reshaped.local(after, degree)))
@@ -144,11 +151,12 @@ def _through(
 
 def _reshaped(shape: tuple[int, ...], after: tuple[int, ...], placement: Placement, degree: int) -> Placement:
     """The placement of a contiguous tensor that is seen as another shape."""
+    axis = placement.axis
     for (first, end), (start, stop) in equal_ranges(shape, after):
-        if not first <= placement.dim < end:
+        if not first <= axis < end:
             continue
-        block = placement.blocks[0] * prod(shape[placement.dim + 1 : end])
-        count = len(placement.blocks) * prod(shape[first : placement.dim])
+        block = placement.blocks[0] * prod(shape[axis + 1 : end])
+        count = len(placement.blocks) * prod(shape[first:axis])
         for dim in range(start, stop):
             repeats, step = prod(after[start:dim]), prod(after[dim + 1 : stop])
             seen = placement.at(dim, (block // step,) * (count // repeats))

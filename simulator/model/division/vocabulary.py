@@ -113,18 +113,18 @@ class Vocabulary:
         source = self._part(op, op.inputs[0])
         made = local.written(op.writes[0], placement)
         local.replace(op, (source,), (made,), parts=local.degree)
-        rows = made.shape[: placement.dim] + made.shape[placement.dim + 1 :]
-        sums = local.call(f"{made.value}#sums", "logsumexp.default", [{"$": 0}, [placement.dim]], (source,), rows)
+        rows = made.shape[: placement.axis] + made.shape[placement.axis + 1 :]
+        sums = local.call(f"{made.value}#sums", "logsumexp.default", [{"$": 0}, [placement.axis]], (source,), rows)
         every = with_views(local.all_gather(sums), [view_step("aten.view.default", [local.degree, *rows])])
         total = local.call(f"{made.value}#total", "logsumexp.default", [{"$": 0}, [0]], (every,), rows)
         rest = local.call(f"{made.value}#rest", "sub.Tensor", [{"$": 0}, {"$": 1}], (sums, total), rows)
-        local.change(f"{made.value}/add_rest", "add_.Tensor", [{"$": 1}, {"$": 0}], (with_dim(rest, placement.dim),), (made,))
+        local.change(f"{made.value}/add_rest", "add_.Tensor", [{"$": 1}, {"$": 0}], (with_dim(rest, placement.axis),), (made,))
 
     def _log_softmax_backward(self, op: Op) -> None:
         """gradient - exp(output) * the sum of the gradient over all devices' tokens."""
         local, placement = self._local, self._placement(op.inputs[1])
         gradient, output = local.placed(op, op.inputs[0], placement), self._part(op, op.inputs[1])
-        dim = placement.dim
+        dim = placement.axis
         shape = (*output.shape[:dim], 1, *output.shape[dim + 1 :])
         name = op.writes[0].value
         total = local.call(f"{name}#total", "sum.dim_IntList", [{"$": 0}, [dim], True], (gradient,), shape)

@@ -18,7 +18,7 @@ from simulator.model.ops.scan_order import elements_per_worker, prefix_order
 def rnn(x: Tensor, h0: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None, nonlinearity: str) -> Tensor:
     """All states [T + 1, B, H] of h_t = f(W_ih x_t + b_ih + W_hh h_(t-1) + b_hh), where f is tanh or relu."""
     states = _states(x, h0)
-    _affine(x, w_ih, None if b_ih is None else b_ih + b_hh, states[1:])
+    _affine(x, w_ih, _added(b_ih, b_hh), states[1:])
     activate = torch.tanh_ if nonlinearity == "tanh" else torch.relu_
     w_hh_t = w_hh.t()
     previous, *following = states.unbind()
@@ -54,7 +54,8 @@ def gru(
     gates = 2 * hidden
     states = _states(x, h0)
     reset_update, new, of_hidden = (x.new_empty(len(x), x.shape[1], width) for width in (gates, hidden, hidden))
-    _affine(x, w_ih[:gates], None if b_ih is None else b_ih[:gates] + b_hh[:gates], reset_update)
+    both = _added(b_ih, b_hh)
+    _affine(x, w_ih[:gates], None if both is None else both[:gates], reset_update)
     _affine(x, w_ih[gates:], None if b_ih is None else b_ih[gates:], new)
     to_gates, to_new = w_hh[:gates].t(), w_hh[gates:].t()
     bias = None if b_hh is None else b_hh[gates:]
@@ -179,7 +180,7 @@ def lstm(
     hidden = h0.shape[1]
     states, cells = _states(x, h0), _states(x, c0)
     gates, tanh_c = (x.new_empty(len(x), x.shape[1], width) for width in (4 * hidden, hidden))
-    _affine(x, w_ih, None if b_ih is None else b_ih + b_hh, gates)
+    _affine(x, w_ih, _added(b_ih, b_hh), gates)
     w_hh_t = w_hh.t()
     first = gates[..., : 2 * hidden]
     parts = (part.unbind() for part in (gates, first, *gates.chunk(4, -1), tanh_c, cells[:-1], cells[1:], states[:-1], states[1:]))
@@ -240,6 +241,11 @@ def _affine(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None
         torch.mm(rows, weight.t(), out=flat)
     else:
         torch.addmm(bias, rows, weight.t(), out=flat)
+
+
+def _added(b_ih: Tensor | None, b_hh: Tensor | None) -> Tensor | None:
+    """The sum of the biases, of which a layer has both or none."""
+    return None if b_ih is None or b_hh is None else b_ih + b_hh
 
 
 def _grad_of_last(grad_out: Tensor | None, grad_last: Tensor | None) -> Tensor:

@@ -162,7 +162,8 @@ class VGG(Chain):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
             elif isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, 0.0, 0.01)
                 nn.init.zeros_(module.bias)
@@ -186,7 +187,8 @@ class PrunedVGG11(Chain):
                 # The initialization of He et al., with the number of inputs that are kept.
                 fan_in = module.weight[0].numel()
                 nn.init.normal_(module.weight, 0.0, math.sqrt(2 / (fan_in * _KEEP)))
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
 
 def tanh_layers(batch: int, layers: int, width: int = 32) -> tuple[nn.Module, Tensor, Tensor]:

@@ -93,9 +93,9 @@ class Attention(nn.Module):
         query, key, value = (part.unflatten(-1, (-1, self.head)) for part in projected)
         if self.norms:
             query, key = (norm(part) for norm, part in zip(self.norms, (query, key), strict=True))
-        if self.rotary:
+        if self.rotary and table is not None:
             query, key = rotated(query, table), rotated(key, table)
-        mask = table.to(query.dtype) if self.alibi else None
+        mask = table.to(query.dtype) if self.alibi and table is not None else None
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         grouped = self.sizes[0] != self.sizes[1]
         out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped)
@@ -121,7 +121,7 @@ class LatentAttention(nn.Module):
         self.key_value = nn.Linear(model.kv_lora, 2 * model.projected[0], bias=False)
         self.output = nn.Linear(model.projected[0], model.d_model, bias=False)
 
-    def forward(self, x: Tensor, table: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, table: Tensor) -> Tensor:
         """[N, T, D] to [N, T, D]; `table`: that of rotary positions."""
         queries = self.query(self.query_norm(self.query_down(x)) if hasattr(self, "query_down") else x)
         still, turning = queries.unflatten(-1, (-1, self.head + self.turned)).split([self.head, self.turned], -1)
