@@ -104,9 +104,9 @@ class _Builder:
         self._note(groups, alone)
         plan = Plan("replay", (Segment(tuple(tasks)),), {}, {})
         spans = [
-            Span(task.name, task.device, lane_name(task), *self.graph.nodes[position].recorded_s, span_phase(task), task.layer)
+            Span(task.name, task.device, lane_name(task), *times_s, span_phase(task), task.layer)
             for task, position in zip(tasks, order, strict=True)
-            if self.graph.nodes[position].recorded_s is not None
+            if (times_s := self.graph.nodes[position].recorded_s) is not None
         ]
         end_s = max(span.end_s for span in spans if span.device != HOST)
         recorded = Timeline("measured", tuple(sorted(spans, key=lambda span: span.start_s)), 0.0, (0.0, end_s))

@@ -57,9 +57,7 @@ def compare(replay: Replay, simulated: Timeline, worst: int = 10) -> ReplayCompa
 
     Raises ValueError for a replay without a recorded timeline.
     """
-    if replay.recorded is None:
-        raise ValueError("this replay carries no recorded timeline; build it from traces")
-    measured = device_part(replay.plan, replay.recorded)
+    measured = device_part(replay.plan, replay.recording)
     predicted = device_part(replay.plan, simulated)
     sides = [(boundaries(replay.plan, replay.steps, times_of(t)), t) for t in (measured, predicted)]
     lengths = [[b - a for a, b in pairwise(borders)] for borders, _ in sides]
@@ -181,7 +179,7 @@ def _worst(replay: Replay, measured: Timeline, simulated: Timeline, predicted: T
         if name in errors:
             predecessor = critical.get(name)
             inherits = predecessor in roots and abs(errors[name] - errors[predecessor]) <= 0.5 * abs(errors[name])
-            roots[name] = roots[predecessor] if inherits else name
+            roots[name] = roots[predecessor] if predecessor is not None and inherits else name
     misplaced: dict[str, MisplacedKernel] = {}
     for name in sorted(roots, key=lambda name: -abs(errors[name])):
         if len(misplaced) == count or abs(errors[name]) <= MISPLACED_S:

@@ -30,7 +30,7 @@ def predecessors(tasks: Sequence[Task], ends_s: Mapping[str, float]) -> dict[str
     waited_for: dict[str, str] = {}
     for task in tasks:
         before = last.get(task.lane)
-        others = [name for name in (*task.after, before) if name in ends_s]
+        others = [name for name in (task.after if before is None else (*task.after, before)) if name in ends_s]
         if len(others) == 1:
             waited_for[task.name] = others[0]
         elif others:
@@ -67,6 +67,13 @@ class Replay:
     notes: tuple[str, ...]
     recorded: Timeline | None = None
     doubt: str = ""
+
+    @property
+    def recording(self) -> Timeline:
+        """`recorded`. Raises ValueError for a replay without it, which no recording was made for."""
+        if self.recorded is None:
+            raise ValueError("this replay carries no recorded timeline; build it from traces")
+        return self.recorded
 
 
 def simulated_times(replay: Replay) -> dict[str, tuple[float, float]]:
@@ -138,7 +145,9 @@ def _critical_path(tasks: Sequence[Task], spans: Mapping[str, Span]) -> tuple[Cr
     name = max(reversed(ends_s), key=ends_s.__getitem__, default=None)
     while name is not None:
         task, span, before = by_name[name], spans[name], waited_for.get(name)
-        path.append(CriticalSpan(name, span.start_s, span.end_s, _cause(task, by_name.get(before)), span.phase, task.layer))
+        path.append(
+            CriticalSpan(name, span.start_s, span.end_s, _cause(task, None if before is None else by_name[before]), span.phase, task.layer)
+        )
         name = before
     return tuple(reversed(path))
 

@@ -87,8 +87,9 @@ def _weights(
         for name in task.after:
             other = ended.get(name)
             if other is None:
-                lane, place = from_end.get(name, (None, 0))
-                other = unit[borders[lane, min(place, count[lane])]] if lane in count else never
+                other = never
+                if name in from_end and (lane := from_end[name][0]) in count:
+                    other = unit[borders[lane, min(from_end[name][1], count[lane])]]
             start = np.maximum(start, other)
             uses[name] -= 1
             if not uses[name]:

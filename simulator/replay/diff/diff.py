@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from math import factorial, fsum
 
-from simulator.replay.diff.hybrid import Hybrid
+from simulator.replay.diff.hybrid import Hybrid, either
 from simulator.replay.diff.pairs import LEAST_SHARE, Pairing, pair
 from simulator.replay.diff.run import Run
 from traces import units
@@ -91,7 +91,7 @@ def _label(hybrid: Hybrid, index: int) -> str:
     """What a node is called: by the first run, and by the second if another kernel took its place."""
     a, b = hybrid.in_a[index], hybrid.in_b[index]
     if a is None or b is None:
-        return f"{(a or b).label} (only in {'B' if a is None else 'A'})"
+        return f"{either(a, b).label} (only in {'B' if a is None else 'A'})"
     return a.label if a.label == b.label or not a.on_device else f"{a.label} as {b.label}"
 
 

@@ -55,7 +55,7 @@ class Hybrid:
         self._after: dict[tuple[bool, bool], list[tuple[int, ...]]] = {}
         self._by_step: dict[int, list[int]] = {}
         for index, nodes in enumerate(zip(self.in_a, self.in_b, strict=True)):
-            node = nodes[0] or nodes[1]
+            node = either(*nodes)
             if node.on_device:
                 self._by_step.setdefault(node.step, []).append(index)
 
@@ -107,7 +107,7 @@ class Hybrid:
         structure = self._structures[of_order]
         after = self._waits(of_order, of_sync)
         pauses = [
-            (y or x).pause_s if PAUSES in terms or x is None else x.pause_s for x, y in zip(self.in_a, self.in_b, strict=True)
+            either(y, x).pause_s if PAUSES in terms or x is None else x.pause_s for x, y in zip(self.in_a, self.in_b, strict=True)
         ]  # a node that only one run has keeps its own
         lane_of = structure.lane
         free_s = [0.0] * (max(lane_of, default=0) + 1)
@@ -162,6 +162,13 @@ def _by_id(run: Run, ids: list[int], count: int) -> list[Node | None]:
     for number, node in zip(ids, run.nodes, strict=True):
         nodes[number] = node
     return nodes
+
+
+def either(a: Node | None, b: Node | None) -> Node:
+    """The first of two nodes that stand for each other, or the second if there is no first."""
+    node = a or b
+    assert node is not None, "a node is of one of the runs at least"
+    return node
 
 
 def _term(a: Node | None, b: Node | None) -> str:

@@ -118,17 +118,17 @@ def run_of_replay(recorded: Replayed, name: str, steps: int) -> Run:
                 lane=task.lane,
                 seconds=task.body.duration_s,
                 after=after,
-                launch=position.get(launch_of.get(task.name), -1),
+                launch=position.get(launch_of.get(task.name, ""), -1),
                 pause_s=gaps[task.device],
                 step=-1 if index < first else bisect_left(lasts, index),
                 callers=task.body.callers,
                 call=task.body.call,
             )
         )
-    measured = boundaries(replay.plan, shown, times_of(replay.recorded))
+    measured = boundaries(replay.plan, shown, times_of(replay.recording))
     begin_s, end_s, number = counted_steps(measured)
     step_s = (end_s - begin_s) / number
-    return Run(name, tuple(nodes), steps, step_s, Timeline(replay.recorded.kind, replay.recorded.spans, step_s, (begin_s, end_s)))
+    return Run(name, tuple(nodes), steps, step_s, Timeline(replay.recording.kind, replay.recording.spans, step_s, (begin_s, end_s)))
 
 
 def _followed_by(tasks: tuple[Task, ...], launch_of: dict[str, str]) -> dict[str, str]:

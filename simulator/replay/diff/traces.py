@@ -157,7 +157,8 @@ def compare_validated(result: ValidationResult, label: str, timelines: Compariso
         predicted, measured = run_of_timeline(timelines.predicted, names[0]), run_of_timeline(timelines.measured, names[1])
         return difference(predicted, measured, "validation", UNEXPLAINED)
     by_part = _by_part(timelines) if timelines is not None else {}
-    longest_s = max(result.predicted_step_s, result.measured_step_s)
+    predicted_s, measured_s = result.steps_s
+    longest_s = max(predicted_s, measured_s)
     terms = tuple(
         DiffTerm(part=change.part, seconds=change.seconds, contributions=largest(by_part.get(change.part, ()), change.seconds, longest_s))
         for change in sorted(result.waterfall, key=lambda change: (change.part == UNEXPLAINED, -abs(change.seconds)))
@@ -166,9 +167,9 @@ def compare_validated(result: ValidationResult, label: str, timelines: Compariso
         compared="validation",
         a=names[0],
         b=names[1],
-        a_step_s=result.predicted_step_s,
-        b_step_s=result.measured_step_s,
-        difference_s=result.measured_step_s - result.predicted_step_s,
+        a_step_s=predicted_s,
+        b_step_s=measured_s,
+        difference_s=measured_s - predicted_s,
         terms=terms,
         remainder_s=sum(term.seconds for term in terms if term.part == UNEXPLAINED),
         steps=1,

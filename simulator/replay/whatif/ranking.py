@@ -150,7 +150,7 @@ def step_after_s(changed: Replay, before_s: float, pace: float | None) -> float:
     that of the simulation.
     """
     after = pace_s(changed) if pace else None
-    return changed_step_s(changed) if after is None else before_s * after / pace
+    return changed_step_s(changed) if not pace or after is None else before_s * after / pace
 
 
 def changed_step_s(replay: Replay) -> float:

@@ -73,7 +73,7 @@ class UnreadableRuleError(SchedcastError):
 
 def rule_name(text: str) -> str:
     """The name with which the text of a rule begins."""
-    return re.match("[a-z-]*", text.strip()).group()
+    return re.split("[^a-z-]", text.strip(), maxsplit=1)[0]
 
 
 def parse(text: str) -> tuple[Rule, Any]:

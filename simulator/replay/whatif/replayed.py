@@ -73,7 +73,7 @@ def _replayed(recordings: Sequence[Recording], notes: Sequence[str]) -> Replayed
     unmatched = sum(recording.unmatched for recording in recordings)
     simulated = simulate_replay(replay)
     comparison = compare(replay, simulated)
-    steps = diagnose_steps(replay, replay.recorded)
+    steps = diagnose_steps(replay, replay.recording)
     lengths = [step.measured_s for step in comparison.steps]
     median = typical_step(lengths)
     result = ReplayResult(
@@ -141,8 +141,8 @@ def with_backward(replay: Replay) -> Replay:
     if not names:
         return replay
     changed = with_tasks(replay, [replace(task, phase=BACKWARD) if task.name in names else task for task in tasks])
-    spans = tuple(replace(span, phase=BACKWARD) if span.task in names else span for span in replay.recorded.spans)
-    return replace(changed, recorded=replace(replay.recorded, spans=spans))
+    spans = tuple(replace(span, phase=BACKWARD) if span.task in names else span for span in replay.recording.spans)
+    return replace(changed, recorded=replace(replay.recording, spans=spans))
 
 
 def ranked(recorded: Replayed, seconds: float = RANKING_S) -> ReplayResult:
@@ -186,8 +186,9 @@ def ask(recorded: Replayed, rules: Sequence[str]) -> Answer:
     before_s, diagnosis = recorded.result.gpu_period_simulated_s, recorded.result.diagnosis
     pace = Pace(recorded.replay)
     answers = [answer_rule(recorded.replay, rule, before_s, diagnosis, pace=pace) for rule in rules]
-    if answers and not any(answer.readable for answer in answers):
-        raise SchedcastError(answers[0].reason)
+    unread = [answer.reason for answer in answers if not answer.readable and answer.reason is not None]
+    if answers and len(unread) == len(answers):
+        raise SchedcastError(unread[0])
     changed, applied, assumptions = recorded.replay, [], []
     for number, answer in enumerate(answers):
         if answer.step_s is not None:
@@ -252,7 +253,7 @@ def one_step(replay: Replay, timeline: Timeline, number: int, kind: str) -> Time
 
 def with_median_step(result: ReplayResult, replay: Replay) -> ReplayResult:
     """Return `result` with the timeline of its median step, as recorded: the work on devices and the calls of a few host threads."""
-    step = one_step(replay, replay.recorded, result.median_step, "recorded")
+    step = one_step(replay, replay.recording, result.median_step, "recorded")
     return result.model_copy(update={"timeline": replace(step, spans=step.window())})
 
 
