@@ -2,8 +2,6 @@
 
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
 
@@ -62,13 +60,11 @@ def folder(tmp_path_factory):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("page", "commands"), [("README.md", 4), ("docs/traces.md", 3), ("docs/guides.md", 7), ("ui/api/SKILL.md", 5)])
-def test_commands_print_what_a_page_shows(page, commands, folder, monkeypatch):
+def test_commands_print_what_a_page_shows(page, commands, folder, schedcast):
     """In their order: one command writes the profile that the next one reads. A line in brackets stands for what is left out."""
-    monkeypatch.setenv("COLUMNS", "80")
     assert len(shown(page)) == commands
     for command, status, answer in shown(page):
-        arguments = [sys.executable, "-m", "ui.cli", *shlex.split(command)[1:]]
-        ran = subprocess.run(arguments, cwd=folder, env=None, capture_output=True, text=True, check=False)
-        assert ran.returncode == status, ran.stderr
+        ran = schedcast.call(*shlex.split(command)[1:], cwd=folder, COLUMNS="80")
+        assert ran.status == status, ran.err
         for part in re.split(r"^\[.*\]$", answer, flags=re.MULTILINE):
-            assert plain(part) in plain(ran.stdout), command
+            assert plain(part) in plain(ran.out), command
