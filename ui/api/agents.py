@@ -85,9 +85,10 @@ def tools(models: list[str]) -> list[Callable[..., str]]:
         `names`). strategies: NAME or NAME:option=value, such as turbodl, backward-fusion, gpipe; plain PyTorch is always there.
         image_size: the side of an image, or the length of a sequence. scale: factors of the machine's figures, such as {"memory": 2}.
         """
+        named = optimizer_and_form(optimizer)
         request = JobRequest(
-            model, batch, image_size, **optimizer_and_form(optimizer), precision=precision, machine=machine, devices=devices,
-            memory_limit=memory_limit_gb, strategies=tuple(strategies or ()),
+            model, batch, image_size, named["optimizer"], named["form"], precision=precision, machine=machine,
+            devices=devices, memory_limit=memory_limit_gb, strategies=tuple(strategies or ()),
         )  # fmt: skip
         answer = asked(request)
         return repr(answer.what_if(**scale) if scale else answer)

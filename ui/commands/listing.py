@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from simulator.model.workloads.language_models import LanguageModel
     from simulator.model.workloads.registry import Workload
     from traces.documents.profile import Profile
-    from traces.files import Table
+    from traces.files import Table as OpenedTable
 
 
 def models(as_json: bool, name: str | None = None) -> None:
@@ -161,7 +161,7 @@ def _machine(machine: "Machine", calibrated: str) -> None:
         print(f"Costs were measured on {calibrated}; predictions use them, and the figures above for what was not measured.")
 
 
-def rules(as_json: bool, pairs: Mapping[Path, "Table | None"] = MappingProxyType({}), out: Path | None = None) -> None:
+def rules(as_json: bool, pairs: Mapping[Path, "OpenedTable | None"] = MappingProxyType({}), out: Path | None = None) -> None:
     """List the what-if rules with their records on what others measured, and what is not predicted; or judge a user's own `pairs`.
 
     `pairs`: files, and their tables where these were read already.

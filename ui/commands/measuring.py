@@ -39,6 +39,7 @@ from ui.commands.output import REPORT, print_document, print_then_write, write_p
 from ui.commands.quiet import note_others, wait_for_quiet
 from ui.present import report, validations
 from ui.present.blocks import Sentences
+from ui.present.labels import busy_line
 from ui.present.machines import partition_words
 from ui.present.terminal import console as terminal
 from ui.present.terminal import show
@@ -145,7 +146,7 @@ def calibrate(request: JobRequest, output: Path | None, as_json: bool, wait_s: f
         )  # fmt: skip
     else:
         print(
-            *filter(None, [labels.busy_line(busy_share, testbed.identity.kind)]),
+            *filter(None, [busy_line(busy_share, testbed.identity.kind)]),
             f"{measured} costs measured, {total} in {place}",
             sep="\n",
         )
