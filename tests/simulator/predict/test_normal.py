@@ -11,7 +11,7 @@ from simulator.predict.forecast import answer
 from simulator.predict.normal import nearest, normal
 from simulator.predict.target import Target
 from tests.support.jobs import MLP
-from ui.present.predictions import near_table, normal_words
+from ui.present.predictions import near_cells, normal_words
 
 
 def of(machine, measured_s=None, model=MLP):
@@ -38,7 +38,7 @@ def test_they_are_shown_as_they_were_published():
     document = normal(job, answer(job, "pytorch", Target.of(CostModel(machine))))
     known = {(step.published, step.predicted) for step in published().steps}
     assert {(step.published_s, step.predicted_s) for step in document.near} <= known
-    assert [row["published step"] for row in near_table(document).rows] == [f"resnet50, {count} x a100" for count in (2, 4, 8)]
+    assert [row["published step"] for row in near_cells(document)] == [f"resnet50, {count} x a100" for count in (2, 4, 8)]
 
 
 @pytest.mark.parametrize(
