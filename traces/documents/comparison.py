@@ -231,7 +231,7 @@ class ValidationResult(Data):
     measured_peak_bytes_by_device: dict[str, Bytes] | None = None
     shares: Shares | None
     calibration: Literal["interleaved", "profile"] | None = None
-    tracing_overhead: float | None = Field(None, validation_alias=AliasChoices("tracing_overhead", "twin_overhead"))
+    tracing_overhead: float | None = Field(default=None, validation_alias=AliasChoices("tracing_overhead", "twin_overhead"))
     predicted_speedup_interval: tuple[float, float] | None = None
     measured_speedup_interval: tuple[float, float] | None = None
     against_pytorch: float | None = None

@@ -56,12 +56,12 @@ class PartRecord(Data):
     status: Annotated[Status, BeforeValidator(_status)] = Field(validation_alias=AliasChoices("status", "verdict"))
     seconds: float | None = None
     file: str | None = None
-    why: str = Field("", validation_alias=AliasChoices("why", "means"))
+    why: str = Field(default="", validation_alias=AliasChoices("why", "means"))
     where: str = ""
     same_numbers: bool | None = None
     flags: tuple[str, ...] = ()
     figures: dict[str, JsonValue] = {}
-    fixes: tuple[Fix, ...] = Field((), validation_alias=AliasChoices("fixes", "mend"))
+    fixes: tuple[Fix, ...] = Field(default=(), validation_alias=AliasChoices("fixes", "mend"))
 
     @property
     def measured(self) -> bool:
