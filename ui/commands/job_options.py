@@ -124,8 +124,9 @@ def takes_job(*, memory_limit: bool = True, several: bool = False, optional: boo
 
             del values["help_all"]
             given = {option.name: values.pop(option.name) for option in shared}
+            no_model = given["model"] is None
             extra = [option.key for option in offered if given[option.name] not in (option.default, None, [])]
-            if extra and not given["model"]:
+            if extra and no_model:
                 raise SchedcastError(f"--{extra[0]} is given without a model; add --model")
             given |= {"model": given["model"] or "", "settings": tuple(given["settings"] or ()), **optimizer_and_form(given["optimizer"])}
             for name in _FIELDS.keys() & values.keys():
@@ -135,7 +136,7 @@ def takes_job(*, memory_limit: bool = True, several: bool = False, optional: boo
             machines = [named] if isinstance(named, str) else listed_values(named)
             batch = given.pop("batch")
             request = JobRequest(**given, machine=machine_named(machines[0] if machines else None, profile))
-            if not request.model:
+            if no_model:
                 command(request=request, **values)
                 return
             check_built_in(request.model, request.image_size)  # before anything heavy is loaded
