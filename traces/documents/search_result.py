@@ -5,7 +5,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from traces.documents.base import Bytes, Data, Document, Duration
-from traces.documents.comparison import PYTORCH, Change
+from traces.documents.comparison import BASELINE, PYTORCH, Change
 from traces.documents.measured_step import MeasuredStep
 from traces.documents.step import Step
 from traces.documents.verdict import Verdict, verdict
@@ -199,6 +199,11 @@ class SearchResult(Document):
     def fitting(self) -> tuple[RankedPlan, ...]:
         """The plans that fit in memory, the fastest first."""
         return tuple(plan for plan in self.plans if plan.fits)
+
+    @property
+    def baseline_fits(self) -> bool:
+        """Whether the baseline, if it was ranked, fits with room to spare. Nothing is called faster than what does not."""
+        return all(plan.fits and not plan.at_limit for plan in self.plans if plan.plan == BASELINE)
 
     @property
     def gap(self) -> float | None:

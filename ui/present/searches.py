@@ -89,8 +89,8 @@ def headline(result: SearchResult) -> str:
             f" ({units.interval(best.interval_s)})."
         )
     fits = AT_LIMIT_WORDS if best.at_limit else "it fits"
-    known = is_judged(result.measured_share) and not best.at_limit and best.speedup is not None and best.strategy != "baseline"
-    gain = f", {units.speedup(best.speedup)} over the baseline" if known else ""
+    told = is_judged(result.measured_share) and result.baseline_fits and not best.at_limit and best.strategy != "baseline"
+    gain = f", {units.speedup(best.speedup)} over the baseline" if told and best.speedup is not None else ""
     return (
         f"{best.plan} is predicted fastest of {counted(result.candidates, 'candidate')}: {units.duration(best.step_s)}"
         f" ({units.interval(best.interval_s)}){gain}; {fits}, with {units.memory(best.peak_bytes)} allocated at its peak."

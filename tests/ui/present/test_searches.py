@@ -74,6 +74,15 @@ def test_a_search_on_costs_that_were_not_measured_tells_no_gain():
     assert not any("No verdict" in line for line in searches.words(search_result(measured_share=0.9)))
 
 
+def test_no_plan_is_called_faster_than_a_baseline_that_does_not_fit():
+    """Or that has so little room that its step is not known."""
+    best, *_ = search_result().plans
+    for unfit in ({"fits": False}, {"at_limit": True}):
+        result = search_result(plans=(best, ranked("baseline", 0.020, 15.9, **unfit)))
+        assert searches.headline(result).startswith("turbodl:fuse=backward is predicted fastest of 8 candidates: 10.0 ms (9.00 to 11.0); it")
+    assert "(9.00 to 11.0), 2.00x over the baseline; it fits" in searches.headline(search_result())
+
+
 def test_a_rival_that_is_the_baseline_is_explained_once():
     change = (Change(part="overlap of backward", seconds=-0.01),)
     result = search_result(rival="baseline", waterfall=change, rival_waterfall=change)
