@@ -277,7 +277,7 @@ def check_steered(request: JobRequest, own: Sequence[str]) -> None:
         raise SchedcastError(f"machine {request.machine} is a file, which this server may not read; use schedcast predict --profile FILE")
     for what, number, most in (("image size", request.image_size, LARGEST_SIZE), ("batch", request.batch, LARGEST_BATCH)):
         if number is not None and not 1 <= number <= most:
-            raise SchedcastError(f"the {what} is {number}; the app predicts 1 to {most:,}; schedcast predict takes larger ones")
+            raise SchedcastError(f"the {what} is {number}; this server predicts 1 to {most:,}; schedcast predict takes larger ones")
     given = (part for text in request.strategies for part in text.partition(":")[2].split(","))
     for option in (*request.shared, *(part.partition("=")[0].strip() for part in given)):
         if option in FILES:

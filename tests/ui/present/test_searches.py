@@ -79,7 +79,7 @@ def test_no_plan_is_called_faster_than_a_baseline_that_does_not_fit():
     best, *_ = search_result().plans
     for unfit in ({"fits": False}, {"at_limit": True}):
         result = search_result(plans=(best, ranked("baseline", 0.020, 15.9, **unfit)))
-        assert searches.headline(result).startswith("turbodl:fuse=backward is predicted fastest of 8 candidates: 10.0 ms (9.00 to 11.0); it")
+        assert searches.headline(result).startswith("turbodl:fuse=backward is predicted fastest of 8 candidates: 10.0 ms (9.00 to 11.0);")
     assert "(9.00 to 11.0), 2.00x over the baseline; it fits" in searches.headline(search_result())
 
 

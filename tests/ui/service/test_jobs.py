@@ -12,10 +12,10 @@ from ui.service import jobs
 @pytest.mark.parametrize(
     ("batch", "size", "expected"),
     [
-        (16, 100_000, "the image size is 100000; the app predicts 1 to 32,768; schedcast predict takes larger ones"),
-        (16, -1, "the image size is -1; the app predicts 1 to 32,768"),
-        (10**9, 32, "the batch is 1000000000; the app predicts 1 to 1,000,000"),
-        (0, None, "the batch is 0; the app predicts 1 to 1,000,000"),
+        (16, 100_000, "the image size is 100000; this server predicts 1 to 32,768; schedcast predict takes larger ones"),
+        (16, -1, "the image size is -1; this server predicts 1 to 32,768"),
+        (10**9, 32, "the batch is 1000000000; this server predicts 1 to 1,000,000"),
+        (0, None, "the batch is 0; this server predicts 1 to 1,000,000"),
     ],
 )
 def test_a_request_beyond_the_bounds_is_refused(batch, size, expected):
