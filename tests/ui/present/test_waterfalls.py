@@ -12,7 +12,7 @@ from traces import units
 from traces.documents.comparison import Change
 from ui.present import waterfalls
 from ui.present.blocks import Bar
-from ui.present.terminal import show
+from ui.present.terminal import BAR_WIDTH, show
 
 
 def changes(**seconds: float) -> tuple[Change, ...]:
@@ -114,4 +114,4 @@ def test_numbers_of_a_damaged_document_that_do_not_add_up_are_shown_at_once():
 
 def test_a_bar_that_ends_before_0_is_no_longer_than_the_terminal_allows():
     _, damaged, _ = printed(waterfalls.bars("baseline", 0.05, [Change(part="contention", seconds=-1e12)], "turbodl", 0.04))
-    assert 0 < damaged.count("▓") <= waterfalls.WIDTH
+    assert 0 < damaged.count("▓") <= BAR_WIDTH
