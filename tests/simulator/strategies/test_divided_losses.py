@@ -134,8 +134,8 @@ def test_targets_are_counted_before_the_first_forward_and_summed_over_the_device
 @pytest.mark.parametrize(
     ("model", "text", "message"),
     [
-        ("normed", "baseline", "needs a loss whose sum and number add up over the parts of the batch, and that of loss/div is divided by"),
-        ("squared", "baseline", "needs a loss that is a sum of means, and loss/pow makes something else of one"),
+        ("skipped_normed", "baseline", "the parts of the batch, and that of loss/div is divided by"),
+        ("skipped_squared", "baseline", "needs a loss that is a sum of means, and loss/pow makes something else of one"),
     ],
 )
 def test_what_has_no_mean_over_the_batch_is_refused(model, text, message):
