@@ -232,7 +232,8 @@ class JobRequest:
         """What the job is predicted for. Raises SchedcastError for a machine that does not exist or cannot be placed so."""
         from calibrate.profiles import target_for
 
-        return target_for(job, self.profile, None if self.profile else self.machine or None, self.placement())
+        profile = self.profile  # looked up in the folder of profiles
+        return target_for(job, profile, None if profile else self.machine or None, self.placement())
 
     def job(self, machines: Sequence[str] = ()) -> "Job":
         """The job. `machines`: those that it is for, if it is not the request's. Raises SchedcastError for values that no job has."""

@@ -192,8 +192,8 @@ class Simulation:
         periods_per_window = _graph_iterations(plan, machine) if mode == GRAPH else 1
         self._watch: SteadyState | FixedIterations = (
             SteadyState(dependencies.largest_lag, periods_per_window, len(plan.tasks))
-            if iterations is None
-            else FixedIterations(iterations, iterations + dependencies.largest_lag)
+            if iterations is None or program.periods is None
+            else FixedIterations(iterations, program.periods)
         )
         links = Links(self._env, machine)
         recipes = recipes_of(plan, machine, costs, dependencies, links, graph=mode == GRAPH, use_cache=use_cache)

@@ -45,9 +45,9 @@ class Unrolled:
     def _distinct_periods(self) -> list[int]:
         """Periods that show every kind of row: prologue, a steady one, drain."""
         steady = self._dependencies.steady
-        if self.iterations is None:
+        if self.iterations is None or self.periods is None:
             return list(range(steady + 1))
-        return [*range(min(self.iterations, steady + 1)), *range(self.iterations, self.iterations + self._dependencies.largest_lag)]
+        return [*range(min(self.iterations, steady + 1)), *range(self.iterations, self.periods)]
 
     def existing(self, period: int, indices: Sequence[int]) -> Sequence[int]:
         """Those of the tasks `indices` that run in this period."""

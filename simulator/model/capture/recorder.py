@@ -235,9 +235,8 @@ class Recorder(TorchDispatchMode):
         if not results and not func._schema.is_mutable:
             return
         mask = _mask_position(func)
-        if (
-            mask is not None and str(func) in KERNELS and args[mask][0] and any(args[mask][1:])
-        ):  # the kernels of dX and dW are ops of their own
+        # The kernels of dX and dW are ops of their own.
+        if mask is not None and str(func) in KERNELS and args[mask][0] and any(args[mask][1:]):
             only_x = [True] + [False] * (len(args[mask]) - 1)
             rest = [False, *args[mask][1:]]
             outs = list(result)
