@@ -1,4 +1,4 @@
-"""How long the tasks of one period keep what they share: streams, SMs, memory bandwidth and links. In the long run no step is shorter.
+"""How long the tasks of one period occupy shared resources: streams, SMs, memory bandwidth and links. No steady step is shorter.
 
 - *streams*: what the tasks of a serial stream take one after another;
 - *compute*: what the kernels on a device need of its SMs, divided by their number;
@@ -16,7 +16,7 @@ from simulator.engine.sms import Shape
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 
-# Which lanes share something, so that one runs at another speed beside another: SMs, memory bandwidth, or links.
+# Which lanes share SMs, memory bandwidth or links, so that the speed of one depends on whether another runs.
 
 
 def sharing_lanes(
@@ -92,7 +92,7 @@ class Capacity:
 
     @cached_property
     def least_s(self) -> list[float]:
-        """By task, the least seconds that it takes, whatever runs beside it."""
+        """By task, the least seconds that it takes, whatever runs at the same time."""
         least_s = []
         for task, recipe in zip(self._plan.tasks, self._recipes, strict=True):
             moving_s = self._links.alone_s(recipe.route, recipe.moved_bytes) if recipe.route is not None else 0.0
@@ -141,7 +141,7 @@ class Capacity:
 def least_shares(
     machine: Machine, lanes: Mapping[str, set[tuple[str, int]]], multipliers: Mapping[tuple[str, str], float]
 ) -> dict[str, float]:
-    """By memory, the least share of its time alone that a kernel can take beside others. `lanes`: those that have kernels."""
+    """By memory, the least share of its solo time that a kernel can take while others run. `lanes`: those that have kernels."""
     excess = min(0.0, min(multipliers.values(), default=1.0) - 1.0)
     return {memory.name: max(1e-6, 1.0 + excess * max(0, len(lanes.get(memory.name, ())) - 1)) for memory in machine.memories}
 

@@ -1,8 +1,8 @@
 """The simulation's clock: timers and signals of exact times, and the order of events at one instant.
 
 SimPy orders events by (time, priority, order of scheduling). Here, all ends, launches and wake-ups of an instant come first (`NORMAL`).
-When none is left, waiting kernels are placed and waiting transfers started (`PLACEMENT`), in an order of their own that `sms` and `links`
-document. So who gets a resource never depends on which of two simultaneous ends is processed first.
+When none is left, waiting kernels are placed and waiting transfers started (`PLACEMENT`), in the order that `sms` and `links` document. So
+who gets a resource never depends on which of two simultaneous ends is processed first.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Host lanes: how launches reach the streams of GPUs.
 
-What a task takes of the host in eager mode:
+The host time that a task takes in eager mode:
 
 - `dispatch_s + issue_s` if its cost has an `issue_s` (a calibrated machine, whose `dispatch_s` is the executor's own time per task);
 - else `dispatch_s` per launch (presets: a typical eager op);
@@ -9,9 +9,9 @@ What a task takes of the host in eager mode:
 - the `issue_s` of its cost for a task that the host itself runs (`Body.on_host`);
 - nothing for a task that the host waits for (`Body.blocks_host`), but it issues no other before that has ended.
 
-Then come `record_s` once if a task of another lane waits for it, `wait_s` for each event of its own host that it waits for itself, and
-`switch_s` if the host's task before it is of another lane. What another host issues, which is another process, is awaited by a library's
-kernel. The first task of a period always takes `switch_s`, as it does in the executor.
+In addition, it takes `record_s` once if a task of another lane waits for it, `wait_s` for each event of the same host that it waits for,
+and `switch_s` if the host's previous task is of another lane. Another host is another process; a library's kernel waits for what that host
+issues. The first task of a period always takes `switch_s`, as it does in the executor.
 
 Eager: the host issues tasks in plan order, one after another, and blocks while a stream has `queue_depth` launches outstanding. Nothing
 else delays the host, so it runs ahead of the simulation's clock as long as the ends it needs are known, and the lanes resume it. Arrival
@@ -88,12 +88,12 @@ def recorded_tasks(dependencies: Dependencies) -> frozenset[int]:
 
 
 def issue_seconds(host: HostLane, launches: int, op_s: float | None) -> float:
-    """What issuing a task takes of the host, events aside. `op_s`: the `issue_s` of its cost."""
+    """The host time to issue a task, without events. `op_s`: the `issue_s` of its cost."""
     return host.dispatch_s * launches if op_s is None or not launches else host.dispatch_s + op_s
 
 
 def called_s(host: HostLane, task: Task, cost: Cost) -> float | None:
-    """What a task takes of the host besides `dispatch_s`: a call of the host, or the `issue_s` of its cost."""
+    """The host time of a task in addition to `dispatch_s`: a call of the host, or the `issue_s` of its cost."""
     return host.call_s if task.body.resource is Resource.HOST and not task.body.on_host else cost.issue_s
 
 
@@ -212,7 +212,7 @@ class GraphHost:
         return event
 
     def ended(self, executions: int, last: int, end_s: float) -> None:
-        """So many executions of a lane in the running graph, the last of which is `last`, end by `end_s`, now or later."""
+        """Record that `executions` executions of a lane in the running graph, the last of which is `last`, end by `end_s`, now or later."""
         self._unfinished -= executions
         self._last_end_s, self._last = max((self._last_end_s, self._last), (end_s, last))
         if not self._unfinished and self._graph_ended is not None:

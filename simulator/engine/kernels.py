@@ -1,4 +1,4 @@
-"""What `sms` shares among: kernels, their shapes, and the SMs of one device."""
+"""Kernels, their shapes, and the SMs of one device, which `sms` shares among kernels."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,7 +11,7 @@ class Shape(NamedTuple):
     """What a kernel needs of SMs and memory.
 
     `need`, `last_need`: the most SMs that it can use, in all waves but the last and in the last. `x_need`, `x_last`: SMs with which it
-    reaches full speed. A `held` kernel does not end by itself: it keeps its SMs until `Sms.leave`. `calls`: op calls of a CPU worker.
+    reaches full speed. A `held` kernel does not end by itself: it occupies its SMs until `Sms.leave`. `calls`: op calls of a CPU worker.
     `compute_share`: the share of the computing units that it takes alone, where kernels share SMs; else 0.
     """
 
@@ -34,12 +34,13 @@ _NO_SHAPE = Shape(1, need=0, last_need=0, x_need=0.0, x_last=0.0, memory_share=0
 def shape_of(cost: Cost, sms: int, saturation_share: float, shared: bool = False) -> Shape:
     """The shape of a kernel of this cost on a device of `sms` SMs.
 
-    Blocks are dealt to SMs in turn, so a wave of fewer blocks than SMs takes an SM with each. Others rarely fit beside such a block. On an
-    H100, 30 pairs of ResNet-50's ops, repeated so that both take equally long, took 1.78 times as long together as one alone. This says
-    1.87, and packing blocks onto the fewest SMs 1.63 (averages weighted by how long the pairs run side by side under `turbodl`).
+    Blocks are dealt to SMs in turn, so in a wave of fewer blocks than SMs, each block takes an SM. Blocks of other kernels rarely fit on
+    the same SM. On an H100, 30 pairs of ResNet-50's ops, repeated so that both take equally long, took 1.78 times as long together as one
+    alone. This says 1.87, and packing blocks onto the fewest SMs 1.63 (averages weighted by how long the pairs run side by side under
+    `turbodl`).
 
-    `shared`: the blocks of a kernel that leaves places free are spread over all SMs, among those of others (`Device.sm`). "SMs" are then as
-    many places for blocks as so many SMs have, and kernels that have their places share the computing units.
+    `shared`: the blocks of a kernel that leaves places free are spread over all SMs, among those of others (`Device.sm`). "SMs" then means
+    the places for blocks that this many SMs have, and kernels with places share the computing units.
     """
     per_wave = cost.blocks_per_sm * sms
     waves = max(1, -(-cost.grid // per_wave))

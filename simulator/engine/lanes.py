@@ -1,12 +1,12 @@
 """Lanes: one SimPy process per stream. Each runs its tasks in issue order, period after period.
 
 The task at the head of a stream starts when its dependencies have ended, its launch has arrived, and it has its resource: SMs, a link, or
-nothing but time. A lane whose head must wait for other lanes or for its launch parks, and `World` wakes it.
+only time. A lane whose head must wait for other lanes or for its launch parks, and `World` wakes it.
 
-A lane has a clock of its own. A task that shares nothing ends at its start plus its seconds, whatever else runs, so the lane announces the
-end at once and goes on to the next task: a run of such tasks takes no event at all. The lane waits for the simulation's clock before it
-asks for a resource that other lanes share, and at the start of each period. Without merging (`World.merge`) it waits for the clock at the
-start and the end of every task, and nothing is announced before it happens; the arithmetic is the same.
+A lane has its own clock. A task that shares nothing ends at its start plus its seconds, whatever else runs. So the lane announces the end
+immediately and continues with the next task: a run of such tasks needs no event. The lane waits for the simulation's clock before it asks
+for a resource that other lanes share, and at the start of each period. Without merging (`World.merge`) it waits for the clock at the start
+and the end of every task, and nothing is announced before it happens; the arithmetic is the same.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -169,7 +169,7 @@ class Lane:
         return sms, kernel
 
     def _move(self, number: int, recipe: Recipe, route: Route) -> Generator[Event, None, float]:
-        """Run a transfer: with a core held meanwhile (CPU), or after a kernel that copies. Returns when it started."""
+        """Run a transfer: while occupying a core (CPU), or after a kernel that copies. Returns when it started."""
         env, transfer, signal, shape = self._world.env, self._transfer, self._signal, recipe.shape
         arrived = started = env.now
         held: list[tuple[Sms, Kernel]] = []

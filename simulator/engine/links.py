@@ -189,7 +189,7 @@ class Links(Allocator):
     def transfer(self, source: str, target: str, moved_bytes: int, beside: tuple[tuple[str, str], ...] = ()) -> tuple[Route, float]:
         """The route of a transfer, and the bytes that it moves. A message between two processes takes its library's time, if measured.
 
-        `beside`: the ends of transfers of as many bytes that it stands for too (`Copy`). Together they take as long as the slowest.
+        `beside`: the ends of equally large transfers that it also represents (`Copy`). Together they take as long as the slowest.
         """
         if beside:
             return self._together(((source, target), *beside), moved_bytes), float(moved_bytes)
@@ -261,7 +261,7 @@ class Links(Allocator):
     def _timed(self, route: Route, busiest: float, latency_s: float, moving_s: float, payload_bytes: float) -> tuple[Route, float]:
         """The route, but its bytes take `moving_s` after `latency_s`; and the bytes on its busiest channel."""
         if route.alias:
-            library = (self._machine.library, "")  # a channel of its own, so that such collectives follow one another
+            library = (self._machine.library, "")  # a separate channel, so that such collectives run one after another
             self._capacity[library] = inf
             route, busiest = Route((library,), (library,), 0.0, inf, False, (1.0,)), float(payload_bytes)
         if not moving_s:
@@ -354,10 +354,10 @@ class Links(Allocator):
         return route.latency_s + moved_bytes / self._rates[id(route)][1]
 
     def distinct(self, routes: Iterable[Route]) -> dict[int, Route]:
-        """Each of `routes`, by its id, without what tells it apart from no other one.
+        """Each of `routes`, by its id, without the queues and channels that do not distinguish it from any other.
 
-        Of queues that the same routes join, and of channels of one bandwidth that they load alike, one stands for all: of thousands that
-        a collective of many devices uses, a few are left.
+        One queue represents all that the same routes join, and one channel all channels of one bandwidth that they load equally. A
+        collective of many devices uses thousands, of which only a few remain.
         """
         distinct = {id(route): route for route in routes}
         queues: dict[tuple[str, str], list[int]] = defaultdict(list)

@@ -129,9 +129,9 @@ class Recipe(NamedTuple):
     """How one task runs. Without `shape` and `route` it shares nothing, and takes `seconds` whatever else runs.
 
     With a `shape`, it is a kernel of `seconds`. With a `route`, it is a transfer of `moved_bytes` after `seconds` of overhead. With both, a
-    core makes the transfer if the shape is held, else a kernel comes first. A collective's kernel is held on each of `devices`. `crossed`:
-    it is no node of its CUDA graph but an edge (an alias), and the gap for crossing lanes came before it. `launches`: those that take a
-    place in the queue of its stream.
+    core does the transfer if the shape is `held`, else a kernel runs first. A collective's kernel occupies SMs on each of `devices`.
+    `crossed`: it is no node of its CUDA graph but an edge (an alias), and the gap for crossing lanes came before it. `launches`: those that
+    take a place in the queue of its stream.
     """
 
     seconds: float

@@ -6,8 +6,8 @@ same time, the lane repeats itself. If the times of all lanes are equal too, and
 ended within it, the engine is in a state that it was in before. It then goes on as it did, so that p windows take this time for ever.
 
 A lane may repeat itself in less time than others, because it runs ahead of them. The slowest lane then decides, if no lane that shares SMs,
-bandwidth or links runs ahead: what such a lane does beside others changes as its lead grows. Nor may such a lane have run the last period
-that is simulated: what the others do since then they do without it.
+bandwidth or links runs ahead: what runs concurrently with such a lane changes as its lead grows. Such a lane must also not have run the
+last simulated period, since the other lanes then run without it.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from simulator.engine.hosts import EagerHost
 from simulator.engine.steady import EQUAL, Repeated
 from simulator.engine.world import World
 
-#: A schedule nearly repeats itself if two halves of at least so many windows, and all lanes, take as long within this share.
+#: A schedule nearly repeats itself if two halves of at least this many windows, and all lanes, take equally long within this share.
 LEAST_HALF, ALIKE = 3, 2e-3
 #: Most windows after which a schedule is looked for that repeats itself.
 MOST_APART = 24
@@ -38,7 +38,7 @@ class _Window(NamedTuple):
 
 
 class _Match(NamedTuple):
-    """So many successive windows repeat those before; by lane, so much later."""
+    """`windows` successive windows repeat the previous ones, later by `later_s` for each lane."""
 
     windows: int
     later_s: np.ndarray
@@ -68,7 +68,7 @@ class Repetition:
         self._matches: dict[int, _Match] = {}
 
     def repeats(self, lengths_s: Sequence[float], first: int) -> Repeated | None:
-        """How the schedule repeats itself, as far as the windows of these lengths show it; those before `first` do not count."""
+        """How the schedule repeats itself according to the windows of these lengths; those before `first` do not count."""
         last = len(lengths_s) - 1
         equal_s = EQUAL * sum(lengths_s)
         proof = None

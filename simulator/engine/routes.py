@@ -61,7 +61,7 @@ class Flow:
                 self.loads[channel] += moved * load
 
     def seconds(self, capacity: dict[tuple[str, str], float]) -> float:
-        """How long they take over channels of so many bytes per second."""
+        """Seconds that the moves take over channels with these bandwidths (bytes per second)."""
         return max([self.slowest_s, *(load / capacity[channel] for channel, load in self.loads.items())])
 
 

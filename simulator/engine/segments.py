@@ -1,7 +1,7 @@
 """The timeline and the step time of a plan of several segments, from simulations of each.
 
 Let segment i run n_i of the n iterations. Its steady period takes p_i seconds, and once its last iteration has begun, completing all of
-them takes another d_i. The first segment so takes n_1 · p_1 + d_1, and the next one begins when it ends. The last segment counts to the end
+them takes another d_i. So the first segment takes n_1 · p_1 + d_1, and the next one begins when it ends. The last segment counts to the end
 of its last period only, as a plan of one segment does. So
 
     step = (n_1 · p_1 + d_1 + n_2 · p_2) / n
@@ -21,7 +21,7 @@ from traces.documents.timeline import CriticalSpan, DeviceUse, HeldByKind, Span,
 class SimulatedSegment:
     """One segment of a plan.
 
-    `part`: the segment as a plan of its own. `steady`: its simulation to the steady state. `short`: that of `shown_iterations(part)`
+    `part`: the segment as a separate plan. `steady`: its simulation to the steady state. `short`: that of `shown_iterations(part)`
     iterations, which are then completed. `last`: whether it is the plan's last segment.
     """
 
@@ -60,7 +60,7 @@ def phases(segments: Sequence[SimulatedSegment]) -> tuple[tuple[int, float], ...
 
 
 def shown_iterations(part: Plan) -> int:
-    """Iterations of a segment that a timeline shows: enough for a full period and the one after it, if the segment has so many."""
+    """Iterations of a segment that a timeline shows: enough for a full period and the one after it, if the segment has that many."""
     return min(part.segments[0].repeat or 1, part.largest_lag + 2)
 
 

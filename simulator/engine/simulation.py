@@ -1,4 +1,4 @@
-"""The engine: turns a plan, a machine and what each task costs alone into a timeline.
+"""The engine: turns a plan, a machine and the cost of each task alone into a timeline.
 
 Lanes and hosts are SimPy processes (`lanes`, `hosts`), which share SMs and bandwidth (`sms`) and links (`links`). The same input gives the
 same timeline to the bit: no clock, random number or hash order enters, and simultaneous events have one order (`clock`).
@@ -29,7 +29,7 @@ from traces.documents.timeline import Span, Timeline
 from traces.process import gc_paused
 
 EAGER, GRAPH = "eager", "graph"
-#: A long run has so many times the launches that the queue of a stream holds.
+#: A long run has this many times the launches that fit into the queue of a stream.
 _FILLED = 2
 
 
@@ -51,8 +51,8 @@ def simulate(
     `HostLane.graph_iterations` iterations). `iterations=None` repeats the period until it is steady (`steady.SteadyState`), and `step_s` is
     that of the steady state; `iterations=n` runs exactly n iterations with prologue and drain, and `step_s` is the whole run divided by n.
     `dependencies`: those of this plan, if derived before. `use_cache=False`: every task is cold. `pair_multipliers`: slow-down of a task of
-    the first group or op class while one of the second runs on the same memory; 1 if absent. `merge=False`: every task takes events of its
-    own (`lanes`), which gives the same timeline more slowly.
+    the first group or op class while one of the second runs on the same memory; 1 if absent. `merge=False`: every task has separate events
+    (`lanes`), which gives the same timeline more slowly.
 
     Raises ValueError for a plan of several segments, costs that do not fit the plan, or a mode that the machine lacks; SchedcastError for a
     device or link that the machine lacks, or a plan that is no graph (`Plan.check_graph`).
@@ -242,7 +242,7 @@ class Simulation:
 
     def _pool(self, name: str) -> Pool:
         device = self._machine.device(name)
-        process = name if self._machine.library else ""  # with a library of collectives, every device is a process of its own
+        process = name if self._machine.library else ""  # with a library of collectives, every device is a separate process
         return Pool(device.sms, device.wake_s, device.shared_overhead_s, process) if device.kind == "cpu" else Pool(device.sms)
 
     def _start(
@@ -294,7 +294,7 @@ class Simulation:
             self._long_run = long_run(self._seconds_of, len(self._plan.tasks), self._per_window, self._until_full)
 
     def _seconds_of(self, iterations: int) -> float:
-        """Seconds of a run of so many iterations."""
+        """Seconds of a run of `iterations` iterations."""
         own = (self._costs, self._mode, iterations, self._dependencies, self._use_cache, self._multipliers, self._merge)
         run = Simulation(self._plan, self._machine, *own)
         run.play()

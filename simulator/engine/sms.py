@@ -120,7 +120,7 @@ class Sms(Allocator):
         self._changed = False  # whether a kernel's SMs or its needs have changed since rates were set
 
     def enter(self, kernel: Kernel, number: int, priority: int, shape: Shape, seconds: float) -> None:
-        """Queue `kernel` as execution `number`. Its signal comes when it ends; if its shape is held, when it gets its SMs."""
+        """Queue `kernel` as execution `number`. Its signal comes when it ends; if its shape is `held`, when it gets its SMs."""
         now, pool, waves = self._env._now, kernel.pool, shape.waves
         kernel.number, kernel.priority, kernel.shape, kernel.seconds = number, priority, shape, seconds
         kernel.order = (priority, now if pool.wake_s is None else 0.0, number)
@@ -278,7 +278,7 @@ class Sms(Allocator):
 
     @staticmethod
     def _set_rate(kernel: Kernel, rate: float, now: float) -> None:
-        if rate != kernel.rate:  # an unchanged rate keeps its anchor, and so the end time to the bit
+        if rate != kernel.rate:  # an unchanged rate keeps its reference time, and so the exact end time
             kernel.done = kernel.progress(now)
             kernel.anchor_s = now
             kernel.rate = rate

@@ -6,7 +6,7 @@ from math import inf
 from typing import NamedTuple
 
 # The step time of a schedule that does not repeat itself: the mean of a long run.
-# If a stream runs ahead of others with which it shares SMs, bandwidth or a link, what happens beside what differs from period to period,
+# If a stream runs ahead of others with which it shares SMs, bandwidth or a link, which tasks are concurrent differs from period to period,
 # and when the stream is done with its last period, the others have the machine to themselves. All of that is part of a run of n iterations,
 # which takes c + n · step seconds but for what differs. So the step is the difference of two runs' seconds divided by that of their
 # iterations. Streams may change their pace after many iterations, such as when a lead is used up, so every longer run that can be afforded
@@ -54,7 +54,7 @@ def long_run(seconds_of: Callable[[int], float], size: int, per_window: int, few
 
 #: Times are equal if they differ by at most this share of the simulated time. Allows for rounding only.
 EQUAL = 1e-9
-#: Windows looked at before giving up: as many as make so many executions of tasks, within these limits.
+#: Windows examined before giving up: as many as contain this many executions of tasks, within these limits.
 FEWEST_WINDOWS, MOST_WINDOWS, MOST_EXECUTIONS = 9, 32, 12_000
 
 
@@ -148,7 +148,7 @@ class SteadyState(PeriodWatch):
 
     @property
     def window_s(self) -> tuple[float, float]:
-        """Begin and end of the last windows, as many as repeat themselves together."""
+        """Begin and end of the last windows that repeat together."""
         return (self.makespans[-1 - self.steps], self.makespans[-1])
 
 

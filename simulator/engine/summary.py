@@ -53,7 +53,7 @@ def summarize(plan: Plan, spans: Sequence[Span], window_s: tuple[float, float], 
 
 
 # The critical path of a window: from its last end back through what each task waited for, with the reason it did not start earlier.
-# The host has a span of its own, from the moment it last had to wait to the launch that a task waited for.
+# The host has a separate span, from the moment it last had to wait to the launch that a task waited for.
 
 
 #: By the codes of `engine.world`.

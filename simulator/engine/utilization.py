@@ -2,7 +2,7 @@
 
 The seconds that their FLOPs take at the peak of their precision, over those of the step. FLOPs are those that the step computes: forward,
 backward and what checkpointing computes again, two per multiplication and addition; causal masks, and algorithms with fewer of them, save
-nothing. So it is defined alike for recorded and for predicted steps.
+nothing. So the definition is the same for recorded and for predicted steps.
 """
 
 import math
@@ -31,7 +31,7 @@ def mfu(at_peak_s: float, step_s: float, devices: int = 1) -> float | None:
 
 
 def planned_mfu(plan: Plan, machine: Machine, step_s: float, float32: str) -> float | None:
-    """The MFU of a plan whose step takes `step_s` seconds; None on a CPU, of whose peak no data sheet tells.
+    """The MFU of a plan whose step takes `step_s` seconds; None on a CPU, whose peak is in no data sheet.
 
     `float32`: the precision that dense kernels use on float32 operands, as in `efficiencies.float32_precision`.
     """

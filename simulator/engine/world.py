@@ -124,7 +124,7 @@ class World:
         self.horizon = watch.horizon
         #: How many executions of other lanes, and launches, each execution still waits for.
         self.waiting: list[int] = []
-        #: The last end that each execution waits for on other lanes, as far as known (-1: none), and whose it is.
+        #: The last end that each execution waits for on other lanes, if known (-1: none), and whose it is.
         self.awaited_s = array("d")
         self.awaited = array("q")
         #: The earliest start once nothing is waited for: the launch, or a gap between graph nodes. Then: when it asked for its resource.
@@ -138,7 +138,7 @@ class World:
         #: When enough has been simulated: what is ready at this time or later does not run.
         self.stop_s = inf
         self._unfinished: list[int] = []  # lanes of each period that have tasks left in it
-        self._ended_s: list[float] = []  # the last end in each period, as far as known
+        self._ended_s: list[float] = []  # the last known end in each period
         self._parked: dict[int, Signal] = {}
 
     def enter(self, period: int) -> int:
@@ -186,7 +186,7 @@ class World:
             self._unpark(number)
 
     def announce(self, number: int, end_s: float, successors: list[int], gap_s: float, gap_until: float) -> None:
-        """Execution `number` ends at `end_s`, now or later: wake the lanes that waited for nothing else.
+        """Record that execution `number` ends at `end_s`, now or later: wake the lanes that waited only for it.
 
         `successors`: how much further on the executions are that wait for it. Those before `gap_until` start no sooner than `gap_s` later.
         """

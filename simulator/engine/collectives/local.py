@@ -23,17 +23,17 @@ class LocalPlan(Plan):
 
     @cached_property
     def carried(self) -> frozenset[str]:
-        """Carried storages of the whole plan that this device has."""
+        """The carried storages of the whole plan that are on this device."""
         return self.whole.carried & self.storages.keys()
 
     @cached_property
     def gradient_sources(self) -> dict[str, Operand]:
-        """Those of the whole plan, since a parameter may lie on another device than its gradient."""
+        """The parameters of the whole plan, since a parameter may be on a different device than its gradient."""
         return {name: self.whole.gradient_sources[name] for name in self.gradients}
 
     @cached_property
     def largest_lag(self) -> int:
-        """That of the whole plan, so that all processes run the same periods."""
+        """The number for the whole plan, so that all processes run the same periods."""
         return self.whole.largest_lag
 
     @property
@@ -45,12 +45,12 @@ class LocalPlan(Plan):
 def local_plan(plan: Plan, device: str) -> LocalPlan:
     """The share of `plan` that the process of `device` runs.
 
-    A collective runs on the device's own lane of the same stream, with only the device's operands, which order it relative to the tasks
-    before and after it. A copy between two devices becomes a `Message` on either: it is sent on the lane of the copy, and received on a
-    lane of its own (`directions`), so that a receive that waits holds up nothing but later receives from there. Both processes have their
-    messages in the order of the plan, so the earliest task that waits for a message is always served, and no order of other tasks can
-    deadlock. `after` edges between tasks of two devices are dropped, since data order devices. Raises SchedcastError for a task for which
-    two devices share memory.
+    A collective runs on the device's lane of the same stream, with only the device's operands, which order it relative to the tasks before
+    and after it. A copy between two devices becomes a `Message` on each: it is sent on the lane of the copy, and received on a separate
+    lane (`directions`), so that a waiting receive delays only later receives from the same device. Both processes have their messages in
+    the order of the plan, so the earliest task that waits for a message is always served, and no order of other tasks can deadlock. `after`
+    edges between tasks of two devices are dropped, since data order devices. Raises SchedcastError for a task for which two devices share
+    memory.
     """
     receiving = directions(plan)
     by_segment = [_tasks(segment, device, receiving) for segment in plan.segments]
@@ -74,7 +74,7 @@ def local_plan(plan: Plan, device: str) -> LocalPlan:
 
 
 def devices_of(plan: Plan) -> frozenset[str]:
-    """The devices that have a task of the plan, or a part in one: those whose `local_plan` is not empty."""
+    """The devices that run a task of the plan or take part in one: those whose `local_plan` is not empty."""
     return frozenset(device for segment in plan.segments for task in segment.tasks for device in _taking_part(task))
 
 
@@ -102,7 +102,7 @@ def directions(plan: Plan) -> dict[Direction, int]:
 
 
 def _half(task: Task, device: str, receiving: Mapping[Direction, int]) -> Task:
-    """What `device` does of a copy between it and another one."""
+    """The part of a copy between two devices that `device` does."""
     body = task.body
     if body.aliases:
         raise SchedcastError(

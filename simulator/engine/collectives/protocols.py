@@ -24,8 +24,8 @@ TREE_SHARE: Final = 0.92 * 0.85
 class Spread(NamedTuple):
     """How `ranks` lie on `nodes`, each with the same number.
 
-    `inside_s`, `across_s`: seconds per byte in which every rank sends to the next one of its node, and to its like on the next node, over
-    links at their full bandwidth.
+    `inside_s`, `across_s`: seconds per byte in which every rank sends to the next one of its node, and to the same rank of the next node,
+    over links at their full bandwidth.
     """
 
     ranks: int
@@ -90,7 +90,10 @@ def held_share(operation: str, ranks: int) -> float:
 
 
 def _moving(protocol: Protocol, spread: Spread, inside: float, across: float, own: float, share: float = 1.0) -> float:
-    """Seconds in which a rank sends so many bytes inside its node and across, and copies its own chunk. `share`: of the protocol's own."""
+    """Seconds in which a rank sends these bytes inside its node and across nodes, and copies its own chunk.
+
+    `share`: a factor on the bandwidth.
+    """
     inside_s, own_s = inside * spread.inside_s / protocol.share, own * spread.inside_s
     return max(inside_s, across * spread.across_s / protocol.network_share) / share + (
         own_s / protocol.own_share if protocol.own_share else 0.0

@@ -1,8 +1,9 @@
 """The communication rounds of a collective: which chunk moves from which rank to which.
 
-They serve to price a collective on links, and to expand it into tasks. Ring: n − 1 rounds in which every device adds a chunk of its
-neighbor's, and n − 1 in which it copies a finished one; 2 (n − 1) / n of the data pass through every device (Patarasuk and Yuan, "Bandwidth
-optimal all-reduce algorithms for clusters of workstations"). Tree: all data up a binary tree and down again, 2 ceil(log2 n) rounds.
+They are used to compute a collective's time on links, and to expand it into tasks. Ring: n − 1 rounds in which every device adds a chunk of
+its neighbor's, and n − 1 in which it copies a finished one; 2 (n − 1) / n of the data pass through every device (Patarasuk and Yuan,
+"Bandwidth optimal all-reduce algorithms for clusters of workstations"). Tree: all data up a binary tree and down again, 2 ceil(log2 n)
+rounds.
 Distributed: every device is the parameter server of its chunk. Server: one rank serves all chunks.
 """
 

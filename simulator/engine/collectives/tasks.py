@@ -33,7 +33,7 @@ from simulator.plan.tensors import PlanTensors, part
 # Copies between two devices as tasks of a plan: by which means they go, and in which lane.
 
 
-#: Streams of a device. It sends to each other device on a stream of its own, from SEND on, in all directions alike.
+#: Streams of a device. It sends to each other device on a separate stream, numbered from SEND on.
 COMPUTE, SEND = 0, 1
 
 
@@ -50,7 +50,7 @@ def means(machine: Machine, source: str, target: str, changed: bool = False) -> 
 
 
 def fetches(machine: Machine, tensors: PlanTensors, device: str) -> list[Task]:
-    """Copies of the inputs from the host to a device. The inputs are values of the host from then on."""
+    """Copies of the inputs from the host to a device. From then on, the inputs are values on the host."""
     copies = []
     for value in [v for v in tensors.values.values() if v.kind == INPUT and v.device == device]:
         on_host = tensors.on_host(f"{value.name}@{HOST}@{device}", value)
@@ -64,7 +64,7 @@ def fetches(machine: Machine, tensors: PlanTensors, device: str) -> list[Task]:
 class Sender:
     """Makes the tasks that send tensors among `devices`, which give each of them its stream.
 
-    `others`: by device, those for which it stands, as many for each.
+    `others`: by device, the devices that it represents, equally many for each.
     """
 
     machine: Machine
@@ -245,7 +245,10 @@ class Group:
         return tasks, shards
 
     def reduce_scatter_in_place(self, name: str, wholes: Sequence[Sequence[Operand]]) -> tuple[list[Task], list[tuple[Operand, ...]]]:
-        """The same without new memory: each device's own chunk becomes the sum, and its others are of no more use. Also these chunks."""
+        """The same without new memory: each device's own chunk becomes the sum, and its other chunks become invalid.
+
+        Also returns the chunks.
+        """
         sums = [self._chunks(own, rank) for rank, own in enumerate(wholes)]
         if self.machine.library or self.listed:
             body = Collective(REDUCE_SCATTER, self.devices, self.algorithm, listed=self.listed)
@@ -253,11 +256,11 @@ class Group:
         return [task for rank, own in enumerate(sums) for task in self._added(name, rank, wholes, own)], sums
 
     def all_reduce_parts(self, name: str, wholes: Sequence[Sequence[Operand]]) -> tuple[list[Task], list[tuple[Operand, ...]]]:
-        """An all-reduce of which each device goes on with its own chunk alone. Also these chunks."""
+        """An all-reduce after which each device uses only its own chunk. Also returns the chunks."""
         return self.all_reduce(name, [tuple(own) for own in wholes]), [self._chunks(own, rank) for rank, own in enumerate(wholes)]
 
     def _added(self, name: str, rank: int, wholes: Sequence[Sequence[Operand]], sums: Sequence[Operand]) -> list[Task]:
-        """The tasks that add the other devices' chunks to what a rank has of its own."""
+        """The tasks that add the other devices' chunks to a rank's own."""
         tasks = []
         for source, own in zip(self.devices, wholes, strict=True):
             if source != (device := self.devices[rank]):
@@ -310,7 +313,7 @@ class Group:
 # Which sums of gradients go first: those of the parameters that the next forward uses first (TurboDL's reuse distance).
 
 
-#: Urgencies that sums are divided into at most; each has a stream and a priority of its own.
+#: The maximum number of urgencies that sums are divided into; each has its own stream and priority.
 URGENCIES = 4
 
 
@@ -325,5 +328,5 @@ def urgencies(first_uses: Sequence[int], levels: int) -> list[int]:
 
 
 def priority_of(urgency: int, levels: int) -> int:
-    """Return the priority of sums of this urgency on devices of so many priority levels."""
+    """Return the priority of sums of this urgency on devices with `levels` priority levels."""
     return max(1 - levels, urgency - URGENCIES)

@@ -3,8 +3,8 @@
 Tasks belong to contention groups, few enough that every pair of groups can be measured: compute-bound, memory-bound and, on a CPU,
 optimizer updates and tasks so short that the time of Python and the executor dominates. On a CPU a multiplier covers the whole effect of
 tasks on other cores, because the bandwidth that a task draws alone predicts that effect poorly. On a GPU the multipliers come on top of
-shared SMs and bandwidth, and products in bf16, fp16 and fp64 are groups of their own: those in bf16 may hold every SM until they end, so
-that runs beside float32 say little about them.
+shared SMs and bandwidth, and products in bf16, fp16 and fp64 have separate groups: those in bf16 may occupy every SM until they end, so
+runs concurrent with float32 say little about them.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -41,7 +41,8 @@ def precisions(groups: Iterable[str]) -> set[str]:
 
 
 def pair_multipliers(profile: Profile) -> dict[tuple[str, str], float]:
-    """By pair (group, group beside it), the multiplier that was fitted in the precision of its product; of two products, that of the first.
+    """By pair (group, concurrent group), the multiplier that was fitted in the precision of its product; of two products, that of the
+    first.
 
     Pairs without products have the multipliers fitted in float32. A precision that was not measured has those of another.
     """
@@ -61,7 +62,7 @@ def pair_multipliers(profile: Profile) -> dict[tuple[str, str], float]:
 
 
 def concurrent_pairs(plan: Plan, machine: Machine, costs: Sequence[Cost]) -> set[tuple[str, str]]:
-    """Pairs (group, group beside it) of tasks that the plan puts on different lanes of one memory. `costs`: of the plan's tasks."""
+    """Pairs (group, concurrent group) of tasks that the plan puts on different lanes of one memory. `costs`: of the plan's tasks."""
     by_memory: dict[str, dict[tuple[str, int], set[str]]] = {}
     for task, cost in zip(plan.tasks, costs, strict=True):
         if cost.group:
@@ -87,9 +88,9 @@ def fit(co_runs: Iterable[Interference], kind: str) -> Contention:
     """Fit multipliers by pair of groups on the interference runs that are not held out, and score them on those that are.
 
     `kind`: "cpu", where a multiplier is the whole slow-down, or "gpu", where it comes on top of the modeled one. A multiplier is the
-    typical ratio of its pair, of its group beside any other, or of all interference runs, whichever predicts each interference run best
-    from the others. It is at least 1, because no task runs faster for not being alone. The multipliers are rejected if they do not predict
-    the held-out interference runs better than no multipliers, or if no interference run is held out.
+    typical ratio of its pair, of its group concurrent with any other, or of all interference runs, whichever predicts each interference run
+    best from the others. It is at least 1, because no task runs faster for not being alone. The multipliers are rejected if they do not
+    predict the held-out interference runs better than no multipliers, or if no interference run is held out.
     """
     co_runs = list(co_runs)
     fitted = [run for run in co_runs if not run.held_out and run.slow_down > 0]

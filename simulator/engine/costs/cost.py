@@ -1,4 +1,4 @@
-"""What a task costs when it runs alone, and what strategies and the engine ask of a cost model."""
+"""What a task costs when it runs alone, and the interface of a cost model, which strategies and the engine use."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +26,8 @@ class Cost:
     `compute_share`, `memory_share`: fractions of the device's peak FLOP/s (c) and of its memory's bandwidth (m) that it draws alone.
     `spread`: relative quartile half-width (p75 − p25) / (2 · median) of the key's samples.
     `error`: relative error of the model if the key was not measured (one standard deviation of the log).
-    `common`: what its error is common to; costs with the same text are wrong by factors that go together. Empty: the key alone.
+    `common`: what its error is common to; the errors of costs with the same text are correlated. Empty: only costs of the same key share an
+    error.
     `launches`: kernel launches. `calls`: op calls by a worker of a CPU.
     `issue_s`: host time to issue the task's op in eager mode, launches included; None if the profile has no issue times.
     `issue_error`: relative error of `issue_s` if it was estimated from other keys (one standard deviation of the log).

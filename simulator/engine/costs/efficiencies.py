@@ -3,9 +3,9 @@
 t = least_s · launches + max(flops / (peak · compute), bytes / (bandwidth · memory)); rows with `adds` take a sum instead of the maximum,
 and rows with `idle` or `saved` do more or fewer FLOPs (`EfficiencyRow`).
 Every number of the table is `[value, error, source]`: the error is one standard deviation of its logarithm, the source a name under
-"sources". CPU rows are for one core. GPU rows are fitted by tools/fit_efficiencies.py and scored on GPUs left out
-by tools/efficiencies.py; those of convolutions are fitted and scored on whole steps by tools/fit_steps.py. Matrix
-products on tensor cores have a model of their own (`products`).
+"sources". CPU rows are for one core. GPU rows are fitted by tools/fit_efficiencies.py and scored by tools/efficiencies.py on GPUs that were
+excluded from the fit; those of convolutions are fitted and scored on whole steps by tools/fit_steps.py. Matrix products on tensor cores
+have a separate model (`products`).
 """
 
 import json
@@ -37,7 +37,7 @@ DENSE = frozenset({"matmul", ATTENTION, "conv", "grouped-conv"})
 WINOGRAD = "conv.winograd"
 #: The rows of convolutions in 16 bits, which tensor cores multiply in channels-last order: others change the layout before and after.
 HALF, CHANNELS_LAST = "conv.half", "conv.channels-last"
-#: The rows of normalizations of images in 16 bits: those in channels-last order have kernels of their own.
+#: The rows of normalizations of images in 16 bits: those in channels-last order have separate kernels.
 NORM_HALF, NORM_CHANNELS_LAST = "norm.half", "norm.channels-last"
 #: The row used for classes that the table lacks.
 DEFAULT_CLASS = "elementwise"
@@ -51,7 +51,8 @@ class _AttentionOp(NamedTuple):
     passes: float
 
 
-#: Ops of attention: the places of the query (before the key) and of whether it is causal, and their products beside those of forward.
+#: Ops of attention: the places of the query (before the key) and of whether it is causal, and the products that they compute in addition to
+#: those of forward.
 _ATTENTION = {
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _AttentionOp(0, 4, 1.0),
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _AttentionOp(1, 7, 2.5),
@@ -280,7 +281,7 @@ def fast(task: HasOperands) -> bool:
 def row_class(task: Task, op_class: str, precision: str, may_be_fast: bool | None = None) -> str:
     """The class of the row for a task: convolutions of float32 outside of tensor cores run Winograd kernels where they can.
 
-    Convolutions and normalizations in 16 bits have rows of their own, by the layout. `may_be_fast`: `fast` of the task, if that is known.
+    Convolutions and normalizations in 16 bits have separate rows by layout. `may_be_fast`: `fast` of the task, if that is known.
     """
     if op_class not in ("conv", "norm") or not task.body.op:
         return op_class

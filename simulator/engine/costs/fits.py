@@ -1,13 +1,13 @@
 """The cost of a key that a profile did not measure, fitted on the keys that it did.
 
-How wrong such a cost is was learned by leaving out whole models (`left_out`). Keys of one class err together: what makes the convolutions
-of a model slower than those of others makes all of them slower.
+The error of such a cost is estimated by excluding whole models from the fit (`left_out`). Errors of keys of one class are correlated: what
+makes one convolution of a model slower than those of other models makes all of them slower.
 
-How wrong fitted costs are: learned by leaving out whole models, by op class and by how far a key lies beyond those that were fitted.
+The error depends on the op class and on how far a key lies beyond those that were fitted.
 
 Each model of a profile is predicted from the keys of the others. A residual is the logarithm of measured over predicted seconds. Within a
-model, keys count by their seconds, since the error of a step is what matters; models count alike. Leaving out single keys instead
-understates the error, because a model has many keys that are like each other and none that are like those of the next model.
+model, keys count by their seconds, since the error of a step is what matters; every model has the same weight. Excluding single keys
+instead would understate the error, because the keys of one model are similar to each other, but not to those of the next model.
 """
 
 import json
@@ -36,7 +36,7 @@ LIMITS = (0.0, math.log(4), math.log(32), 1e9)
 EVERY = ""
 #: One standard deviation of the logarithm if nothing is known: a factor of four either way in 90 of 100 cases.
 WIDE = math.log(4) / Z_90
-#: Models that are left out, and keys of one model and class that are predicted then, at most. More of them only take time.
+#: The most models that are excluded in turn, and the most keys of each model and class that are then predicted. More only take time.
 _MOST_MODELS, _MOST_KEYS = 12, 60
 SHIPPED = Path(__file__).with_name("left_out.json")
 

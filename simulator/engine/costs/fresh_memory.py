@@ -1,12 +1,12 @@
-"""Memory that a step of plain PyTorch takes from the system anew: its pages fault when they are first touched.
+"""Memory that each step of plain PyTorch obtains again from the system: its pages fault when they are first touched.
 
-An executor keeps the memory of tensors between steps. PyTorch on a CPU leaves that to glibc's malloc, which returns what lies free at the
-end of its heap (M_TRIM_THRESHOLD in mallopt(3)), so that a step takes much of it again. Each allocation of `MAPPED_BYTES` or more is a
-mapping of its own (the upper limit of M_MMAP_THRESHOLD) and always fresh. Of the smaller ones, how much is fresh depends on how the heap
+An executor keeps the memory of tensors between steps. PyTorch on a CPU leaves that to glibc's malloc, which returns free memory at the end
+of its heap to the system (M_TRIM_THRESHOLD in mallopt(3)), so a step obtains much of it again. Each allocation of `MAPPED_BYTES` or more is
+a separate mapping (the upper limit of M_MMAP_THRESHOLD) and always fresh. Of the smaller ones, how much is fresh depends on how the heap
 happens to be laid out. It is assumed to be `SHARE` of the most that a step holds of them at a time, divided among the tasks by the bytes
 that they allocate.
 
-Where several ops give a gradient of one tensor, autograd adds to the first of them in place if nothing else has it
+Where several ops give a gradient of one tensor, autograd adds to the first of them in place if nothing else references it
 (`InputBuffer::accumulate`): such a sum allocates nothing.
 """
 
@@ -18,7 +18,7 @@ from simulator.engine.costs.cost import Cost
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, INPUT, Task
 
-#: Smallest allocation that is always a mapping of its own: DEFAULT_MMAP_THRESHOLD_MAX of glibc on 64-bit systems.
+#: Smallest allocation that always gets its own mapping: DEFAULT_MMAP_THRESHOLD_MAX of glibc on 64-bit systems.
 MAPPED_BYTES = 32 << 20
 #: Share of the smaller allocations' peak that is fresh in each step, and the standard deviation of its logarithm. Fitted on the page faults
 #: of lenet5, resnet18, mobilenet_v2 and vgg11; `python -m tools.fresh_memory` compares them and other models with it.
@@ -26,7 +26,7 @@ SHARE, SHARE_ERROR = 0.65, 0.6
 
 
 class Fresh(NamedTuple):
-    """Fresh bytes of one task: `mapped` in mappings of their own, and `heap`, which is uncertain."""
+    """Fresh bytes of one task: `mapped` in separate mappings, and `heap`, which is uncertain."""
 
     mapped: float
     heap: float

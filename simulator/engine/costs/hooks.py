@@ -1,9 +1,9 @@
-"""What the host takes for the hooks of PyTorch's parallel loops, DistributedDataParallel and FSDP2 (`bodies.host.Hook`).
+"""The host's time for the hooks of PyTorch's parallel loops, DistributedDataParallel and FSDP2 (`bodies.host.Hook`).
 
-`hooks.json` has them as measured under gloo on a core of an EPYC with PyTorch 2.13, by `python -m tools.parallel_loops --write`:
-seconds of a call, and more for each parameter that it works on. They are Python, which launches little. So a GPU's host of 2023 is assumed
-to be as fast as that core, and any other as much slower as an op of plain PyTorch's loop is there (`loop_s`), beside what the launch of
-kernels takes. A CPU is assumed to be as fast as that core, too.
+`hooks.json` has the times measured under gloo on a core of an EPYC with PyTorch 2.13, by `python -m tools.parallel_loops --write`:
+seconds per call, and additional seconds per parameter. Hooks are Python code that launches few kernels. So a GPU's host of 2023 is assumed
+to be as fast as that core, and any other host is slower by the ratio of their `loop_s` (the time of an op of plain PyTorch's loop), in
+addition to the time of kernel launches. A CPU is assumed to be as fast as that core, too.
 """
 
 import json

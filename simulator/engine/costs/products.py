@@ -1,6 +1,7 @@
 """How long a matrix product or an attention takes on tensor cores: tiles over the SMs, split sums, operands from the cache or memory.
 
-A library has kernels of several tiles, and can split the sum over blocks where tiles are too few. The time is that of the fastest:
+A library has kernels with several tile sizes, and can split the sum over blocks if there are too few tiles. The time is that of the
+fastest:
 
     t = start / clock + (compute³ + move³)^⅓ + split, where
     compute = tiles of the busiest SM · (edge + depth / splits) terms, each at the tensor cores' rate or as fast as operands arrive,
@@ -13,7 +14,8 @@ Attention without a matrix of scores (FlashAttention: Dao et al. 2022) is blocks
     score = (blocks / SMs + tail · blocks of a row) · (computing³ + exponentials³)^⅓ of a block.
 
 The numbers are those of `ProductKernel`, shared by all GPUs; a GPU has only figures of its data sheet. tools/fit_products.py
-fits and scores them with every GPU left out. Tiles per SM: accumulators take half of an SM's 64 K registers (CUDA C Programming Guide).
+fits them and scores them by leave-one-out over GPUs. Tiles per SM: accumulators take half of an SM's 64 K registers (CUDA C Programming
+Guide).
 """
 
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -123,7 +125,7 @@ class ProductKernel(BaseModel):
 
 
 def serves(site: Site, precision: str, work: Product | Attention | None = None) -> bool:
-    """Whether a site has a peak of its own in a precision of tensor cores, or for an attention on float32 in TF32."""
+    """Whether a site has a separate peak in a precision of tensor cores, or, for attention on float32, in TF32."""
     own = "bf16" if precision == "fp16" and "fp16" not in site.peak_flops else precision
     if own == "fp32" and isinstance(work, Attention):
         own = "tf32"

@@ -1,6 +1,6 @@
 """Fits kernel times as functions of FLOPs and bytes, and estimates the error of each fit on unseen keys.
 
-Three laws are tried, and the one with the smallest leave-one-out error is kept:
+Three laws are tried, and the one with the smallest leave-one-out error is used:
 scaled      t = factor · (time by the committed efficiencies)
 roofline    t = t0 + max(flops / F, bytes / B)
 log-linear  log t = a + b·log flops + c·log bytes

@@ -1,7 +1,7 @@
 """What PyTorch's caching allocator takes of a GPU's memory for a plan: more than the plan holds, since blocks are cached and split.
 
 The rules are those of c10/cuda/CUDACachingAllocator.cpp with its usual settings. A request is rounded up to 512 bytes. Requests of up to
-1 MiB share segments of 2 MiB, those below 10 MiB segments of 20 MiB, and each larger one gets a segment of its own, in steps of 2 MiB. The
+1 MiB share segments of 2 MiB, those below 10 MiB segments of 20 MiB, and each larger one gets its own segment, in steps of 2 MiB. The
 smallest free block of the same stream serves a request, and is split if the rest is worth it; free neighbors in a segment become one block
 again. A segment stays reserved, for its stream alone, until memory runs out: then the allocator returns the segments that hold nothing.
 """
@@ -137,7 +137,7 @@ class _Steps:
         self._states = {name for name in plan.carried if kinds[name] == OPTIMIZER_STATE}
 
     def run(self, kept_bytes: Mapping[str, int]) -> None:
-        """All steps. `kept_bytes`: by device, those that are kept from the first step on."""
+        """Run all steps. `kept_bytes`: by device, the bytes that stay allocated from the first step on."""
         periods = self._dependencies.steady + _STEPS
         for name in sorted(self._plan.carried - self._states):
             self._allocate(name, -1, 0)

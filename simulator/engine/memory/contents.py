@@ -40,7 +40,7 @@ def memory_by_kind(
 ) -> dict[str, HeldByKind]:
     """Bytes by kind within `window_s`, per device. `scratch`: as in `memory_over_time`.
 
-    If there are more than `most` instants, those at which the device holds the most are kept.
+    If there are more than `most` instants, those with the most allocated bytes are retained.
     """
     instances, kinds = lifetimes(plan, spans, scratch.releases), plan.derived(storage_kinds)
     devices = dict.fromkeys((*plan.devices, *(plan.storages[name].device for name in (*plan.carried, *instances.names))))
@@ -149,7 +149,7 @@ def at_peak(plan: Plan, timeline: Timeline, memory: Mapping[str, Steps], scratch
 
 
 def _peak_time(steps: Steps, window_s: tuple[float, float]) -> float:
-    """The first time in `window_s` at which the most bytes are held, or the first such time at all if none is in the window."""
+    """The first time in `window_s` at which the most bytes are allocated, or the first such time overall if none is in the window."""
     highest = max(held for _, held in steps)
     moments = [time_s for time_s, held in steps if held == highest]
     return next((time_s for time_s in moments if window_s[0] <= time_s < window_s[1]), moments[0])

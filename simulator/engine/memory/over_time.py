@@ -4,7 +4,7 @@ A carried storage is allocated all the time. Every other storage has one instanc
 access to the end of its last; an executor frees it when as many tasks have accessed it as `access_counts` says. On a GPU that runs several
 streams it lives to the end of the task after which the stream that allocated it may have its memory again (`release.releases`). An instance
 of an input lives from the start of its iteration's first task. If a copy gives a storage a second name (`Copy(means="alias")`), both names
-share the memory of the first, which is held until neither is accessed any more.
+share the memory of the first, which stays allocated until neither is accessed any more.
 """
 
 from collections import Counter, defaultdict
@@ -28,7 +28,7 @@ from traces.errors import Code, SchedcastError
 
 
 class Scratch(NamedTuple):
-    """Bytes that devices hold besides a plan's values: `kept_bytes` by device all the time, `task_bytes` by task while it runs.
+    """Bytes allocated in addition to a plan's values: `kept_bytes` by device all the time, `task_bytes` by task while it runs.
 
     `releases`: when GPUs have the memory of values again that several streams access; None if each device has one stream, or is no GPU.
     """
@@ -56,7 +56,7 @@ NO_SCRATCH = Scratch()
 
 
 def workspace_bytes(plan: Plan, machine: Machine) -> dict[str, int]:
-    """Bytes of the workspaces of the plan's lanes by device; a device without any is left out."""
+    """Bytes of the workspaces of the plan's lanes by device; devices without any are omitted."""
     lanes = {task.lane for task in plan.tasks if task.body.has_products}
     total: dict[str, int] = {}
     for device, _ in lanes:
@@ -67,7 +67,7 @@ def workspace_bytes(plan: Plan, machine: Machine) -> dict[str, int]:
 def across_border(plan: Plan) -> dict[int, list[str]]:
     """By age, the values of an iteration that a CUDA graph reads which begins `age` periods after the iteration did.
 
-    A graph reads them from tensors of their own, to which the graph before has copied them at its end.
+    A graph reads them from separate tensors, to which the previous graph has copied them at its end.
     """
     written = {operand.value: task.lag for task in plan.tasks for operand in task.writes}
     storage_lag = {plan.storage_of(plan.values[name].operand()): at for name, at in written.items()}
@@ -89,7 +89,7 @@ def border_bytes(plan: Plan) -> dict[str, int]:
     return total
 
 
-#: (time in s, bytes held from that time on) pairs in order of time.
+#: (time in s, bytes allocated from that time on) pairs in order of time.
 Steps = tuple[tuple[float, int], ...]
 
 
@@ -114,8 +114,8 @@ def carried_bytes(plan: Plan) -> dict[str, int]:
 def least_bytes(plan: Plan, machine: Machine) -> dict[str, int]:
     """Bytes by memory that a plan of one segment holds at some moment, whatever its tasks take: never more than it does hold.
 
-    A stream runs its tasks one after another. So while one of them runs, everything is held that the stream's tasks access before and after
-    it in the same iteration. The fullest device of a memory counts, with the stream of the most tasks.
+    A stream runs its tasks one after another. So while one of them runs, everything that the stream's tasks access before and after it in
+    the same iteration is allocated. The fullest device of a memory counts, with the stream of the most tasks.
     """
     carried, kept = carried_bytes(plan), workspace_bytes(plan, machine)
     lanes = Counter(task.lane for task in plan.tasks if not task.lag)
@@ -229,7 +229,7 @@ def _accesses(plan: Plan) -> _Accesses:
 
 
 def memory_over_time(plan: Plan, spans: Sequence[Span], scratch: Scratch = NO_SCRATCH) -> dict[str, Steps]:
-    """Bytes held over time by device, and by the host if the plan has values there. At one instant, frees come before allocations.
+    """Bytes allocated over time by device, and on the host if the plan has values there. At one instant, frees come before allocations.
 
     >>> from simulator.plan.bodies.host import Host
     >>> from simulator.plan.task import Segment, Storage, Task, Value
@@ -264,9 +264,9 @@ def while_running(spans: Sequence[Span], scratch: Scratch, device: str) -> list[
 
 
 def steps_of(instances: Lifetimes, sizes: np.ndarray, base: int, start_s: float, others: Sequence[tuple[float, float, int]] = ()) -> Steps:
-    """Bytes held over time by storages of the given sizes (0 leaves a storage out), on top of `base`; the first step is at `start_s`.
+    """Bytes allocated over time by storages of the given sizes (0 omits a storage), on top of `base`; the first step is at `start_s`.
 
-    `others`: begin, end and bytes of what else is held.
+    `others`: begin, end and bytes of other allocations.
     """
     counted = (sizes > 0)[instances.storage]
     begin_s, end_s, held = (
@@ -315,7 +315,7 @@ def thinned(steps: Steps, most: int) -> Steps:
 
 
 def peaks(memory: Mapping[str, Steps]) -> dict[str, int]:
-    """The most bytes held at any time, by device."""
+    """The most bytes allocated at any time, by device."""
     return {device: max(held for _, held in steps) for device, steps in memory.items()}
 
 
@@ -374,7 +374,7 @@ def beside_bytes(size_bytes: int) -> int:
 def memory_needs(
     allocated_bytes: Mapping[str, int], machine: Machine, reserved_bytes: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[MemoryNeed, ...]:
-    """The needs by memory, in the machine's order; a memory that nothing uses is left out.
+    """The needs by memory, in the machine's order; unused memories are omitted.
 
     `reserved_bytes`: what PyTorch's allocator reserves of GPUs' memories. A GPU needs that, at least what is allocated, and `beside_bytes`.
     """

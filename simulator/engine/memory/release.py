@@ -3,8 +3,8 @@
 A GPU's caching allocator returns memory to the stream that allocated it and hands it out again only to that stream. An instance may
 therefore be freed once its last access has been issued and its allocating lane (the lane of its first access) is ordered after every access
 on other lanes. Order is followed with vector clocks through the edges that need an event (`Dependencies.waits`). A storage that a copy
-makes a second name of another's memory is freed with it: accesses under both names count. Each device runs its part of a collective on a
-lane of its own, of the task's stream, and none ends before all have begun.
+makes a second name of another's memory is freed with it: accesses under both names count. Each device runs its part of a collective on its
+lane of the task's stream, and none ends before all have begun.
 """
 
 from collections import Counter, defaultdict
@@ -17,7 +17,7 @@ from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan, program
 from simulator.plan.task import INPUT, Resource, Task
 
-#: An instance counts as never released if its allocating lane is not ordered after the last access within so many further periods.
+#: An instance counts as never released if its allocating lane is not ordered after the last access within this many further periods.
 LOOK_AHEAD = 3
 
 
@@ -41,7 +41,7 @@ class Releases:
 
     @property
     def oldest(self) -> int:
-        """The largest age: the number of periods after its first for which an instance has to be kept."""
+        """The largest age: the number of periods after its first for which an instance has to stay allocated."""
         return max((age for items in self.steady for _, age in items), default=0)
 
 
@@ -102,7 +102,7 @@ def _released(plan: Plan, dependencies: Dependencies, periods: int):
     #: ordered after an execution there, the earliest first.
     fresh: list[list[_Pending]] = [[] for _ in lanes]
     blocked: list[dict[int, list[_Pending]]] = [{} for _ in lanes]
-    closed = kept = 0  # kept: instances up to the first steady iteration that are not freed yet
+    closed = kept = 0  # kept: the instances up to the first steady iteration that are not freed yet
     for period, index, task in program(tasks, periods, periods):
         if not (index or kept) and period > dependencies.steady + dependencies.largest_lag:
             return
