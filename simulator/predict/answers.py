@@ -1,4 +1,4 @@
-"""What the strategies of one job take on one target: their forecasts beside each other, and the documents that every door prints."""
+"""The step times of one job's strategies on one target: their forecasts, and the documents that every interface prints."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ class Answers:
 
     @cached_property
     def known(self) -> dict[str, Forecast]:
-        """The forecasts that there are."""
+        """The forecasts that exist."""
         return {text: own for text, own in self.forecasts.items() if isinstance(own, Forecast)}
 
     def forecast(self, text: str) -> Forecast:
@@ -40,7 +40,7 @@ class Answers:
         return required(self.forecasts[text])
 
     def fitting(self, text: str) -> Fitting:
-        """What fits in memory in place of a strategy that does not: other jobs are captured, planned and simulated for it."""
+        """What fits in memory if a strategy does not. Other jobs are captured, planned and simulated to find it."""
         if text not in self._fitting:
             self._fitting[text] = fitting(self.job, text, self.forecasts[text], self.target, self.shared)
         return self._fitting[text]
@@ -80,8 +80,8 @@ def answers(
 ) -> Answers:
     """Forecast every strategy of `texts` (`NAME[:option=value,...]`).
 
-    The `references` and the baseline come first, whether or not they are asked for. `runs`: as in `answer`. `known`: what gives the
-    forecast of a strategy instead, if forecasts are kept.
+    The `references` and the baseline come first, whether or not they are requested. `runs`: as in `answer`. `known`: returns the stored
+    forecast of a strategy, if forecasts are cached.
     """
     predict = known or (lambda text: answer(job, text, target, shared, runs))
     with gc_paused():  # once for all strategies: each end of a pause walks the heap
@@ -92,7 +92,7 @@ def answers(
 def paired_interval(baseline: Forecast, other: Forecast) -> Interval:
     """Return the 90 % interval of the speed-up of `other` over `baseline`, by errors that both share.
 
-    `baseline` may be another plan than the baseline's, such as plain PyTorch; then the errors that are its own count too.
+    `baseline` may be a different plan than the baseline's, such as plain PyTorch; then its individual errors count too.
     """
     return speedup_interval(baseline.sensitivity, other.sensitivity, *_paired_errors(baseline, other))
 
@@ -110,7 +110,7 @@ def _paired_errors(baseline: Forecast, other: Forecast) -> tuple[float, float]:
 
 
 def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, plain: Forecast | None = None) -> Prediction:
-    """Return the document of a forecast, with its speed-ups over the baseline and over plain PyTorch, as far as they are given."""
+    """Return the document of a forecast, with its speed-ups over the baseline and over plain PyTorch, if they are given."""
     timeline = predicted.timeline
     base = baseline.timeline.step_s if baseline is not None else None
     other, loop = (None if each is predicted else each for each in (baseline, plain))
@@ -173,7 +173,7 @@ def _given(predicted: Forecast) -> set[str]:
 
 
 def least_measured(compared: Sequence[Forecast]) -> float | None:
-    """The smallest share of task seconds that rests on measured costs; None if no cost comes from a profile, measured or fitted."""
+    """The smallest share of task seconds with measured costs; None if no cost comes from a profile, measured or fitted."""
     if not any(each.shares.measured or each.shares.fitted for each in compared):
         return None
     return min(each.shares.measured for each in compared)

@@ -1,7 +1,7 @@
 """How often measured steps lie in the 90 % intervals that were predicted for them, over many validations.
 
-An honest interval of 90 % holds about nine of ten measured steps. Documents keep the interval as it was predicted before the step was
-measured, so that a coverage is no fit: it judges what users were told.
+A correct 90 % interval contains about nine of ten measured steps. Documents store the interval that was predicted before the step was
+measured, so coverage is not a result of fitting: it judges the predictions that users saw.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ WANTED = (0.80, 0.97)
 
 @dataclass(frozen=True)
 class Judged:
-    """A measured step beside its prediction. Times are in seconds. `gpu`: the GPU's name; empty on a CPU."""
+    """A measured step with its prediction. Times are in seconds. `gpu`: the GPU's name; empty on a CPU."""
 
     model: str
     batch: int

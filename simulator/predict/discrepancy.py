@@ -1,32 +1,33 @@
 """The error of whole predictions that the spread of single costs does not explain, estimated from validations.
 
-A step takes another time than its ops alone: other ops fill caches, clocks change, tasks contend. The validations that come with the
-package show how much that is, for each kind of device and mode. Let e be the logarithms of predicted over measured (`scored_error`) and a
-the A/A spreads. An A/A spread is the difference of two measured steps, each with noise of its own, so half of its square is the noise of
-one step. Then
+The time of a step differs from the sum of its ops alone: other ops fill caches, clocks change, tasks contend. The validations that come
+with the package show how much that is, for each kind of device and mode. Let e be the logarithms of predicted over measured
+(`scored_error`) and a the A/A spreads. An A/A spread is the difference of two measured steps with independent noise, so half of its square
+is the noise of one step. Then
 
     s² = max(0, mean(e²) − mean(a²) / 2)
 
-Rows of one model have much of their error in common, and a few models say little of the next one: b, the root mean square of the models'
-mean errors, counts as much more as the 95 % quantile of Student's t with n models does over that of a normal distribution (1.8 times for
-two, 1.05 for twenty), so that s² + b² · ((t / z)² − 1) is the variance. With fewer than FEW_MODELS no 90 % interval is narrower than the
-worst error.
+Rows of one model share much of their error, and the errors of only several models say little about the next one. So b, the root mean square
+of the models' mean errors, is enlarged by the ratio of the 95 % quantile of Student's t with n models to that of a normal distribution (1.8
+for two, 1.05 for twenty): the variance is s² + b² · ((t / z)² − 1). With fewer than FEW_MODELS no 90 % interval is narrower than the worst
+error.
 
 `intervals` uses that as an error that all costs of a prediction share. It cancels in a speed-up, because it makes the baseline and the
-strategy slower by one factor. What does not cancel is the error that is a strategy's own: the same of the logarithms of predicted over
-measured speed-ups of its family. It is small for plans with the baseline's lanes (4 % for fusion) and large where lanes run beside each
-other (12 % for TurboDL). The noise of the measurements stays in it, because few rows of one family say too little about it.
+strategy slower by one factor. What does not cancel is the strategy's individual error: the same estimate from the logarithms of predicted
+over measured speed-ups of its family. It is small for plans with the baseline's lanes (4 % for fusion) and large where lanes run
+concurrently (12 % for TurboDL). It includes the noise of the measurements, because the small number of rows of one family says too little
+about that noise.
 
-In their step times too there are groups that say nothing of each other, and other strategies count for them only where nothing else is
-known. The devices of a pipeline wait for each other, so that a delay of one holds up all. The same holds for processes that exchange
-messages, where the operating system decides which of them runs. Plain PyTorch takes fresh memory from the system in every step, which its
-ops do not when they are timed one by one; how much depends on what the process had before.
+Step times also form groups that say nothing about each other; other strategies count for a group only if nothing else is known. The devices
+of a pipeline wait for each other, so a delay of one delays all. The same is true of processes that exchange messages, where the
+operating system decides which of them runs. Plain PyTorch obtains fresh memory from the system in every step, but its ops do not when they
+are timed individually; how much depends on what the process had allocated before.
 
-An accuracy is what predictions from a preset are known to err: `published.json` holds steps and speed-ups that others published, each with
-its source; python -m tools published predicts them anew. No cost was fitted on them. Its "left_out" has the errors of many
-more steps that do not wait for the host (tools/fit_steps.py): those of each GPU, predicted with costs that were fitted without
-it. An accuracy is of the logarithms of predicted over published, so that bias counts as error. That of steps is the deviation of which a
-90 % interval holds nine of ten, since a few err several times as much as the rest; that of the fewer speed-ups is a root mean square.
+An accuracy is the known error of predictions from a preset: `published.json` has steps and speed-ups that others published, each with its
+source; `python -m tools published` predicts them again. No cost was fitted on them. Its "left_out" has the errors of many more steps that
+do not wait for the host (tools/fit_steps.py): those of each GPU, predicted with costs that were fitted without it. An accuracy is of the
+logarithms of predicted over published, so bias counts as error. The accuracy of steps is the deviation whose 90 % interval contains nine of
+ten, since some errors are several times as large as the rest; the accuracy of speed-ups, of which there are fewer, is a root mean square.
 """
 
 import json
@@ -64,7 +65,7 @@ def discrepancy(
 ) -> float:
     """Return the standard deviation of the logarithm of a strategy's predicted over measured steps.
 
-    It is estimated from the validations on devices of `kind` (cpu or gpu) in `mode`. `but` is a model whose validations are left out, to
+    It is estimated from the validations on devices of `kind` (cpu or gpu) in `mode`. `but` is a model whose validations are excluded, to
     test the estimate on it. `processes`: several processes take the step together. Returns 0 for fewer than LEAST results.
     """
     return _first_known([_chosen(validations, kind, mode, but)], group_of(strategy, processes))
@@ -80,9 +81,9 @@ def speedup_discrepancy(validations: Iterable[Validation], strategy: str, kind: 
 
 
 def group_of(strategy: str, processes: bool) -> str:
-    """The group of steps that err as this strategy's do: PLAIN, OWN_LOOP, PIPELINES or PROCESSES.
+    """The group of steps whose errors are like this strategy's: PLAIN, OWN_LOOP, PIPELINES or PROCESSES.
 
-    `processes`: several processes take part. The baseline and plain PyTorch run in one of them, whatever the others do.
+    `processes`: several processes take part. The baseline and plain PyTorch run in one process in any case.
     """
     if strategy in LOOPS:
         return OWN_LOOP
@@ -94,7 +95,7 @@ def group_of(strategy: str, processes: bool) -> str:
 def shipped_discrepancy(strategy: str, kind: str, mode: str, processes: bool = False) -> float:
     """Return the `discrepancy` of the validations that come with the package.
 
-    If too few of them are of this kind of device in this mode, those of this kind in any mode count, else all of them.
+    If too few of them are of this kind of device in this mode, those of this kind in any mode count; if these are too few, all count.
     """
     group = group_of(strategy, processes)
     if group == OWN_LOOP and kind != "cpu":  # fresh memory of a CPU says nothing of a GPU
@@ -110,8 +111,8 @@ def shipped_speedup_discrepancy(strategy: str, kind: str, mode: str) -> float:
 def _pools(strategy: str, kind: str, mode: str) -> list[Sequence[Validation]]:
     """The shipped validations: the nearest ones to this kind of device and mode first.
 
-    A GPU alone does not say how accurate communication is: for a strategy of several devices, those of GPUs count if they have such
-    strategies.
+    Validations on one GPU do not say how accurate communication is: for a strategy of several devices, the GPU validations count only if
+    they have such strategies.
     """
     validations, alone = shipped_validations(), {*names(1), *LOOPS, PYTORCH_GRAPH}
     if strategy not in alone:
@@ -130,7 +131,7 @@ def _first_known(pools: Sequence[Sequence[Validation]], group: str) -> float:
 
 
 def _beyond_noise(validations: Sequence[Validation], group: str) -> float | None:
-    """The standard deviation of a group's steps that is left when the noise is taken away; None for too few of them."""
+    """The standard deviation of a group's steps after subtracting the noise; None for too few steps."""
     rows = [
         (v, row.error, row.scored_error)
         for v in validations
@@ -164,7 +165,7 @@ def _of_family(validations: Sequence[Validation], strategy: str) -> float | None
 def _of_another_model(errors: Sequence[tuple[str, float]], noise: float, worst: float) -> float:
     """The standard deviation of the error of one more model.
 
-    `errors`: with their models. `noise`: the variance that it has in them. `worst`: the largest, as it was measured.
+    `errors`: with their models. `noise`: the variance of the noise in them. `worst`: the largest measured error.
     """
     square = fmean(error**2 for _, error in errors) - noise
     if square <= 0:
@@ -270,8 +271,8 @@ def published() -> Published:
 def step_accuracy(machine: str = "") -> float:
     """One standard deviation of the logarithm of a step that is predicted from the preset `machine`.
 
-    It is that of all `steps` and `left_out` together or, if it is larger, that of the machine's own card: one that is unlike the cards that
-    costs are fitted on errs more than they do.
+    It is that of all `steps` and `left_out` together or, if it is larger, that of the machine's own card: the error is larger on a card
+    that is unlike the cards that costs are fitted on.
     """
     left_out = published().left_out
     errors = [step.error for step in published().steps] + [error for item in left_out for error in item.errors]
@@ -280,7 +281,7 @@ def step_accuracy(machine: str = "") -> float:
 
 
 def deviation(errors: Sequence[float]) -> float:
-    """The standard deviation of which a 90 % interval holds nine of ten errors: the few large ones do not widen all intervals."""
+    """The standard deviation whose 90 % interval contains nine of ten errors, so that rare large errors do not widen all intervals."""
     return quantiles(map(abs, errors), n=10, method="inclusive")[-1] / Z_90
 
 

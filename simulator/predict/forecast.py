@@ -56,11 +56,11 @@ class Forecast:
 
     `costs`: one for each task of all segments. `sensitivity`: what the step time depends on. `simulate_wall_s`: wall time
     of the simulation, from resolved costs to the last event. `memory_bytes`: by the name of each memory of the machine, the most bytes that
-    its devices hold together at one moment. `reserved_bytes`: by the name of each GPU's memory, the most that PyTorch's allocator reserves
-    of it for them (`engine.memory.caching`); empty if the tensors alone do not fit. `parts`: where the time of a step goes. `phases`: of a
-    plan of several segments, the first iteration and the seconds per step of each. `rounds_error`: the standard error of the logarithm of
-    the step time, if that is a mean over several samplings of the costs (see `rounds`). `float32`: the precision of dense kernels on
-    float32 operands, as in `CostModel`.
+    its devices have allocated together at one moment. `reserved_bytes`: by the name of each GPU's memory, the most that PyTorch's allocator
+    reserves of it for them (`engine.memory.caching`); empty if the tensors alone do not fit. `parts`: where the time of a step goes.
+    `phases`: of a plan of several segments, the first iteration and the seconds per step of each. `rounds_error`: the standard error of the
+    logarithm of the step time, if that is a mean over several samplings of the costs (see `rounds`). `float32`: the precision of dense
+    kernels on float32 operands, as in `CostModel`.
     """
 
     plan: Plan
@@ -90,7 +90,7 @@ class Forecast:
 
     @property
     def accuracy(self) -> float:
-        """What a step of the machine's preset is known to err, as far as its costs come from specifications."""
+        """The known error of steps of the machine's preset, weighted by the share of costs that come from specifications."""
         return self.from_specifications * step_accuracy(self.machine.name)
 
     @cached_property
@@ -118,7 +118,7 @@ class Forecast:
 
     @property
     def at_limit(self) -> bool:
-        """Whether the plan fits with so little of a GPU's memory left that its step time is not known."""
+        """Whether the plan fits, but leaves so little of a GPU's memory free that its step time is uncertain."""
         return self.fits and any(need.at_limit for need in self.memories)
 
     def measured_as(self, places: Iterable[str]) -> dict[str, int]:
@@ -192,7 +192,7 @@ def _whole_shares(group: Group, costs: Sequence[Cost], model: CostModel, shown: 
 
 
 def reserved(held: Mapping[str, int], plan: Plan, machine: Machine, dependencies: Dependencies, mode: str) -> dict[str, int]:
-    """What PyTorch's allocator reserves by memory; nothing if what is allocated does not fit anyway, with which it cannot go on."""
+    """What PyTorch's allocator reserves by memory; empty if the allocated tensors do not fit anyway, since the allocator then fails."""
     return {} if excess_bytes(memory_needs(held, machine)) > 0 else reserved_bytes(plan, machine, dependencies, mode == GRAPH)
 
 
@@ -235,7 +235,7 @@ def _with_kinds(timeline: Timeline, plan: Plan, machine: Machine) -> Timeline:
 def plan_of(job: Job, text: str, target: Target, shared: Mapping[str, str] = NONE, few: int = 0) -> Plan:
     """Return the plan of `NAME[:option=value,...]`. `shared`: options of every strategy that has them.
 
-    `few`: as in `Job`; a plan that leaves out microbatches is only predicted.
+    `few`: as in `Job`; a plan with only representative microbatches can be predicted, but not run.
 
     Raises SchedcastError if the strategy cannot run the job on the machine.
     """
@@ -245,7 +245,7 @@ def plan_of(job: Job, text: str, target: Target, shared: Mapping[str, str] = NON
 
 
 def _in_few(predict: Callable[[int], Predicted]) -> Predicted:
-    """Predict with few of many microbatches where that gives the step of all (`predict.repeated`), else with more, or with all.
+    """Predict with representative microbatches if these determine the step of all (`predict.repeated`), else with more, or with all.
 
     `predict(few)` predicts the plan of a job with this `Job.few`.
     """
@@ -259,7 +259,10 @@ def _in_few(predict: Callable[[int], Predicted]) -> Predicted:
 
 
 def forecast_of(planned: Callable[[int], Plan], target: Target) -> Forecast:
-    """Forecast a plan with few of many microbatches where that gives the step of all. `planned(few)`: of a job with this `Job.few`."""
+    """Forecast a plan with representative microbatches if these determine the step of all.
+
+    `planned(few)`: the plan of a job with this `Job.few`.
+    """
     return _in_few(lambda few: forecast(planned(few), target))
 
 
@@ -294,8 +297,9 @@ def memories_of(job: Job, text: str, target: Target, shared: Mapping[str, str] =
 def forecast_elsewhere(text: str, shared: Mapping[str, str], trained: Plan | None, job: Job, target: Target) -> Forecast:
     """Return the forecast on another machine of the strategy `text`, whose plan `trained` is what trains on this machine.
 
-    The model is cut where the trained plan cuts it, whatever cuts would balance the other machine, since the cuts decide what is learnt.
-    A pipeline that is simulated on one device has its devices there. Raises SchedcastError if the machine cannot run it.
+    The model is cut where the trained plan cuts it, even if other cuts would balance the other machine, because the cuts determine the
+    numerical results. A pipeline that is simulated on one device has its own devices there. Raises SchedcastError if the machine cannot run
+    it.
     """
     strategy, options = strategies.parse(text, shared)
     known = {field.name: field.default for field in fields(options)}

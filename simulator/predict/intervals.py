@@ -8,21 +8,21 @@ error. With a normal e_k for every source, a draw of the step time is
 so nothing is simulated again. While the critical path stays critical this is, to first order, d log S = Σ_k r_k · e_k · S_k / S. The
 maximum matters where another lane is nearly as long: a step that waits for the host cannot become shorter than the work of its streams.
 
-The draws e_k of a source are the same for every plan. Therefore a speed-up, S(e) of the baseline over S(e) of the strategy, has a paired
+The draws e_k of a source are the same for every plan. Therefore, a speed-up, S(e) of the baseline over S(e) of the strategy, has a paired
 interval: what both steps share cancels. To first order, d log(speed-up) = Σ_k r_k · e_k · (S_k/S of the baseline − S_k/S of the strategy).
 
-A discrepancy is the error that remains when all costs are right (see `discrepancy`). That of a step cancels in a speed-up, which has that
-of its strategy instead. An accuracy is the error that predictions of that kind are known to have (see `published`). No interval is
+A discrepancy is the error that remains when all costs are right (see `discrepancy`). The discrepancy of a step cancels in a speed-up, which
+has its strategy's discrepancy instead. An accuracy is the known error of predictions of this kind (see `published`). No interval is
 narrower.
 
 A plan of several segments has the sensitivity of each, weighted: what belongs to a step of segment i counts `engine.segments.weights`[i]
-times, so that parts and sources add up to the plan's step time. A drain is counted like as many steady periods as it is long.
+times, so that parts and sources add up to the plan's step time. A drain counts like the number of steady periods that take equally long.
 
-Where lanes wait for each other, the slower one decides, and which one that is differs from step to step. Costs at their medians do not
-show that: a step is the longest of several sums, and the longest at typical costs is shorter than the typical longest. The interleaved
-rounds of a validation sample all keys of a plan within a moment, again and again. The plan is simulated with each of these samplings, and
-the mean of the steps is the prediction. How far they differ says how well that mean is known. A plan whose lanes do not wait for each
-other is the sum of its costs, for which medians do better (`costs.model`).
+Where lanes wait for each other, the slowest one determines the step, and it differs from step to step. Median costs do not show that: a
+step is the maximum of several sums, and the maximum at typical costs is less than the typical maximum. The interleaved rounds of a
+validation sample all keys of a plan within a moment, again and again. The plan is simulated with each of these samplings, and the mean of
+the steps is the prediction. How far they differ says how well that mean is known. A plan whose lanes do not wait for each other is the sum
+of its costs, for which medians do better (`costs.model`).
 """
 
 import math
@@ -54,7 +54,7 @@ EXACT = ""
 TOGETHER = " ± "
 #: Draws of every source. They are stratified, so that the interval of a single source is exact to the resolution of its quantiles.
 DRAWS = 1000
-#: Sources drawn at a time, which bounds the memory that it takes.
+#: Sources drawn at a time, which limits memory use.
 _BLOCK = 512
 
 Interval = tuple[float, float]
@@ -139,7 +139,7 @@ def speedup_interval(baseline: Drawn, other: Drawn, discrepancy: float = 0.0, ac
 def faster_probability(baseline: Drawn, other: Drawn, discrepancy: float = 0.0, accuracy: float = 0.0) -> float:
     """Return the probability that `other` is faster than `baseline`, by the draws and the accuracy of `speedup_interval`.
 
-    Of the two, the one that is less sure counts. So a speed-up whose 90 % interval contains 1 is never more than 95 % sure.
+    The less certain of the two counts. So a speed-up whose 90 % interval contains 1 is never more than 95 % sure.
     """
     draws = baseline.draws() / other.draws() * factors("discrepancy of speed-ups", discrepancy)
     by_draws = float(np.mean(draws > 1) + np.mean(draws == 1) / 2)
@@ -181,7 +181,7 @@ class WeightedSensitivity:
         return sum(weight * part.step_s for weight, part in self.parts)
 
     def draws(self) -> np.ndarray:
-        """Draws of the step time, shape (DRAWS,). A source errs alike in all segments."""
+        """Draws of the step time, shape (DRAWS,). The error of a source is the same in all segments."""
         return sum((weight * part.draws() for weight, part in self.parts), np.zeros(DRAWS))
 
 

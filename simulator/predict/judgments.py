@@ -1,12 +1,12 @@
 """How accurate a what-if rule was, over pairs of steps that were measured before and after one change.
 
-A gain is a speed-up: the seconds per sample before the change over those after it. Its sign is right if prediction and measurement are on
-one side: faster, slower, or the same within NOISE, which two runs of one program may differ by. Two gains that differ by less than NOISE
-have one sign too, on whichever sides of its border they lie.
+A gain is a speed-up: the seconds per sample before the change divided by those after it. Its sign is right if prediction and measurement
+are on one side: faster, slower, or the same within NOISE, which two runs of one program may differ by. Two gains that differ by less than
+NOISE have one sign too, on whichever sides of its border they lie.
 
-What two steps of one strategy share cancels in their ratio, also its own error (`discrepancy`). What stays is how far gains of that kind
-were off: the root mean square of the logarithms of predicted over measured gains, of the rule's own pairs if it has LEAST, else of all such
-pairs. To score intervals, each pair is judged by the pairs of other sources alone.
+What two steps of one strategy share cancels in their ratio, including the strategy's individual error (`discrepancy`). What remains is the
+error of gains of that kind: the root mean square of the logarithms of predicted over measured gains, of the rule's own pairs if it has
+LEAST, else of all such pairs. To score intervals, each pair is judged by the pairs of other sources alone.
 """
 
 import math
@@ -18,14 +18,14 @@ from traces.documents.rule_records import RuleRecord, Way
 
 #: Speed-ups within this share of 1 are none.
 NOISE = 0.02
-#: With fewer pairs than these, a rule has no accuracy of its own.
+#: With fewer pairs than these, a rule has no separate accuracy.
 LEAST = 6
 _Z_90 = 1.645
 
 
 @dataclass(frozen=True)
 class Judgment:
-    """A measured gain beside the predicted one, with its 90 % interval if there is one.
+    """A measured gain and the predicted one, with its 90 % interval if there is one.
 
     `alike`: both steps run one strategy, so that the interval, of the spread of costs alone, is still to be `widened`.
 
@@ -80,7 +80,7 @@ def widened(judgment: Judgment, accuracy: float) -> Judgment:
 
 
 def scored(judgments: Sequence[Judgment]) -> list[Judgment]:
-    """The judgments with the intervals that the pairs of other sources give those that are alike."""
+    """The judgments, where those with `alike` get the intervals that follow from the pairs of other sources."""
     alike = [each for each in judgments if each.alike]
     return [
         widened(each, accuracy([other for other in alike if other.source != each.source], each.rule)) if each.alike else each

@@ -18,16 +18,17 @@ from simulator.strategies.options import Portion
 from traces.documents.comparison import PYTORCH_DDP, PYTORCH_FSDP
 from traces.errors import Refusal, SchedcastError
 
-#: Other batch sizes that are planned at most.
+#: The most other batch sizes that are planned.
 MOST_PLANS = 16
 #: How many times as many microbatches are tried.
 MORE_MICROBATCHES = 4
-#: Other changes than of the batch are tried if the plan has at most so many tasks: each takes as long as the plan took.
+#: Other changes than of the batch are tried only if the plan has at most this many tasks: each change takes as long to plan as the plan
+#: itself.
 MOST_TASKS = 20_000
 
 
 class Fitting(NamedTuple):
-    """What fits in place of a plan that does not: the `largest_batch`, and the changes that `would_fit`, if they were `tried`."""
+    """What fits if a plan does not: the `largest_batch`, and the changes that `would_fit`, if they were `tried`."""
 
     batch: int | None
     changes: tuple[str, ...] = ()
@@ -100,7 +101,7 @@ def would_fit(job: Job, text: str, target: Target, shared: Mapping[str, str] = N
 
 
 def _portion(job: Job, text: str, target: Target, shared: Mapping[str, str]) -> Portion | None:
-    """What each device has of the batch, as far as the strategy says so without a plan."""
+    """Each device's part of the batch, if the strategy states it without a plan."""
     strategy, options = strategies.parse(text, shared)
     with suppress(SchedcastError):
         return strategy.portion(job, target.machine, options)

@@ -1,14 +1,14 @@
-"""The step of a plan that leaves out microbatches (`strategies.few`), from one group of microbatches after which everything happens again.
+"""The step of a plan that omits microbatches (`strategies.few`), computed from one group of microbatches that repeats.
 
-Before the last microbatch that such a plan shows there are two groups of p microbatches. If every lane runs in the second group what it ran
-in the first one, so many seconds later, the engine is in the state in which it was a group before, p microbatches further on. It then
-goes on as it did for every group that is left out. With k of them, each of which takes s seconds, the step takes k · s longer than what the
-plan shows, and its parts, busy times and sources of error are those of the plan and k times those of the group.
+Two groups of p microbatches precede the last microbatch in such a plan. If every lane runs the same in the second group as in the first
+one, later by one time s, the engine is in the same state as one group earlier, p microbatches further on. It then continues in the same way
+for every omitted group. With k omitted groups of s seconds each, the step takes k · s longer than the plan, and its parts, busy times and
+sources of error are those of the plan plus k times those of the group.
 
-Where transfers of stages meet in other moments each time, no group is quite like another. Then it is enough if every device begins its
-microbatches as far apart as the first device does, up to a thousandth, in each of the two groups: so much the step may err.
+If transfers of stages meet at different moments each time, no group is exactly like another. Then it is enough that every device begins its
+microbatches at the same intervals as the first device, within a thousandth, in each of the two groups: the step may be wrong by that much.
 
-This holds for lanes that wait for each other. What runs ahead of them (inputs that are fetched, a host that issues tasks) must not take
+This is true of lanes that wait for each other. What runs ahead of them (inputs that are fetched, a host that issues tasks) must not take
 longer for a group than the group does, because the others would wait for it in the end. If it does, or if no group repeats another, the
 plan with all microbatches has to be predicted.
 """
@@ -32,7 +32,7 @@ NEARLY = 1e-3
 
 
 class NotRepeatedError(SchedcastError):
-    """Microbatches were left out of a plan that do not do what others do: it has to be planned with all of them."""
+    """The omitted microbatches of a plan do not repeat the others: the job has to be planned with all microbatches."""
 
     def __init__(self, plan: Plan):
         super().__init__(f"{plan.strategy}: the microbatches that are left out do not repeat those that are shown; use fold=off", Code.PLAN)
@@ -42,7 +42,7 @@ class NotRepeatedError(SchedcastError):
 class Group:
     """The last group of microbatches before the last one. `timeline`: of the step, with the group as its window and the group's spans.
 
-    `count`: how many such groups are left out.
+    `count`: the number of omitted groups.
     """
 
     plan: Plan
@@ -83,7 +83,7 @@ class Group:
 
 
 def repeated_group(plan: Plan, timeline: Timeline, issue_s: Sequence[Mapping[str, float]]) -> Group:
-    """The group of a plan that leaves out microbatches, in its timeline.
+    """The group of a plan that omits microbatches, in its timeline.
 
     `issue_s`: by host, what it spends on each task, by name. Raises NotRepeatedError if nothing is known to repeat itself.
     """

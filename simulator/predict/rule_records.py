@@ -1,4 +1,4 @@
-"""The records of what-if rules that come with the package: python -m tools.pairs --write makes them anew."""
+"""The records of what-if rules that come with the package: `python -m tools.pairs --write` writes them again."""
 
 import json
 import math
@@ -24,7 +24,7 @@ def record_of(rule: str) -> RuleRecord | None:
 
 
 def accuracy_of(rule: str) -> float:
-    """What the gain of a change within one strategy is known to err by, one standard deviation of its logarithm (`judgments`)."""
+    """The known error of the gain of a change within one strategy: one standard deviation of its logarithm (`judgments`)."""
     alike = [record for record in rule_records().records if record.alike]
     own = [record for record in alike if record.rule == rule and record.pairs >= LEAST] or alike
     pairs = sum(record.pairs for record in own)

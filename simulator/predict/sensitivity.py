@@ -1,19 +1,19 @@
-"""What a predicted step time depends on: seconds by source of error, on the critical path and on every lane beside it.
+"""What a predicted step time depends on: seconds by source of error, on the critical path and on every other lane.
 
 A *source* is a number that may be wrong, with one standard deviation of its logarithm. All seconds of one source are too long or too short
 together:
 
 - a measured cost, or one fitted to its own relative: its key;
 - another fitted cost: its op class, because a fit that is wrong about one layer is wrong about the others; they share their draws, each
-  with a deviation of its own (`intervals.TOGETHER`);
+  with its own deviation (`intervals.TOGETHER`);
 - a cost from the table of efficiencies: its op class and the number that dominates it (compute, memory or least time, which differ in
   their error), because that number is too optimistic or too pessimistic for the whole class;
 - what the host does: dispatching, recording and awaiting events, launching graphs, calling back, and issue times that are not a key's own.
   Those that are assumed of a host, rather than learned of an op class, are one number for all classes;
 - a CPU's overhead per task, and the time to wake a worker;
-- how much memory a step of plain PyTorch takes from the system anew;
+- how much fresh memory a step of plain PyTorch obtains from the system;
 - latencies and bandwidths of links, on which collectives run too;
-- the slow-down of tasks that run beside others, if no interference runs were measured in the precision of the plan's products.
+- the slow-down of concurrent tasks, if no interference runs were measured in the precision of the plan's products.
 
 A *chain* is the work that must follow one another within a step: the critical path, what each stream executes, what each host issues. The
 step takes as long as the longest chain. If errors change which one that is, the step follows.
@@ -38,7 +38,7 @@ from simulator.plan.task import Resource, Task
 from simulator.predict.intervals import EXACT, TOGETHER, Sensitivity, clipped_seconds, relative_deviation
 from traces.documents.timeline import Timeline
 
-#: The error of the slow-down of tasks beside others where no interference runs were measured: a factor of two either way.
+#: The error of the slow-down of concurrent tasks if no interference runs were measured: a factor of two either way.
 UNMEASURED_SLOW_DOWN = 0.7
 #: The parts of a host's time that are figures of its lane.
 _HOST_FIGURES = ("dispatch_s", "record_s", "wait_s", "switch_s")
@@ -221,7 +221,7 @@ class _Attribution:
         return 0 if linked(task) and self._route(task) is None else cost.launches
 
     def _transfer(self, route: Route, length_s: float) -> Iterator[tuple[str, float]]:
-        """Links whose errors are equal err together."""
+        """The errors of links with equal deviations are perfectly correlated."""
         latency_s = min(route.latency_s, length_s)
         yield self.source(f"link latency {route.latency_error:g}", route.latency_error), latency_s
         yield self.source(f"link bandwidth {route.bandwidth_error:g}", route.bandwidth_error), length_s - latency_s

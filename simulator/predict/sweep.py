@@ -1,6 +1,6 @@
 """A sweep: strategies predicted at several values of one or two parameters, and what the answers say together.
 
-Where they come from does not matter here: whoever sweeps predicts each point and keeps its `Outcome`s. Times are seconds.
+It does not matter where they come from: the caller predicts each point and stores its `Outcome`s. Times are seconds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ class Outcome:
 
     `step`: None if the strategy cannot be predicted there, and then there is a `refusal`. `peak_bytes`: what is
     allocated of the memory that is closest to its size, or exceeds it most. `speedup`: over plain PyTorch at the same point, or over the
-    baseline if plain PyTorch is not predicted. `gains`: over plain PyTorch and over the baseline, by the name of these, as far as they are
+    baseline if plain PyTorch is not predicted. `gains`: over plain PyTorch and over the baseline, by the name of these, if they are
     predicted. `at_limit`: as `Prediction.is_at_limit`; then others are preferred.
     """
 
@@ -125,7 +125,7 @@ class Stretch:
 
 
 def stretches(outcomes: Sequence[Outcome], strategy: str, rival: str) -> list[Stretch]:
-    """Return how a strategy does against a rival along a sweep of one parameter, by stretches. Points without both are left out."""
+    """Return how a strategy does against a rival along a sweep of one parameter, by stretches. Points without both are skipped."""
     rows = []
     for value in sorted({each.at[0] for each in outcomes}):
         here = at_point(outcomes, (value,))

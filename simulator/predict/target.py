@@ -1,4 +1,4 @@
-"""What a step is predicted for: a machine, what things cost there, and how its host issues the tasks."""
+"""What a step is predicted for: a machine, the costs of tasks there, and how its host issues them."""
 
 from dataclasses import dataclass, replace
 
@@ -41,7 +41,7 @@ class Target:
         return self
 
     def running(self, plan: Plan) -> "Target":
-        """On which `plan` runs: the unsplit machine if it uses that; PyTorch's own loops are eager, and have costs of their own.
+        """On which `plan` runs: the unsplit machine if it uses that; PyTorch's own loops are eager, and have separate costs.
 
         A graph of plain PyTorch holds one step.
         """
@@ -60,7 +60,7 @@ class Target:
 
 
 def references(machine: Machine) -> tuple[str, ...]:
-    """What a user has without a schedule: plain PyTorch and, on a GPU, the same with each step captured in a CUDA graph.
+    """What a user runs without a schedule: plain PyTorch and, on a GPU, the same with each step captured in a CUDA graph.
 
     On several devices with a process on each, also PyTorch's own parallel loops.
     """
@@ -69,7 +69,7 @@ def references(machine: Machine) -> tuple[str, ...]:
 
 
 def plain_loops(machine: Machine) -> tuple[str, ...]:
-    """What is predicted if no strategy is asked for: plain PyTorch and, on several devices, what trains on all of them.
+    """What is predicted if no strategy is requested: plain PyTorch and, on several devices, what trains on all of them.
 
     Those are PyTorch's own parallel loops, which have a process on each; for devices of one process, data parallelism.
     """
@@ -122,7 +122,7 @@ def profile_of_preset(name: str, machine: Machine, tf32: bool = False, partition
 
 
 def _covers(profile: Profile, job: Job) -> bool:
-    """Whether a profile has products or convolutions of the job's model in the job's precision; that of TF32 is a profile of its own."""
+    """Whether a profile has products or convolutions of the job's model in the job's precision; TF32 has a separate profile."""
     precision = product_precision(job.precision)
     asked = precision if precision in ("bf16", "fp16", "fp64") else "fp32"
     return any(

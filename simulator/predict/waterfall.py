@@ -5,7 +5,7 @@ the seconds that `step_parts` accounts to it. For the work of a phase this is di
 more. Let P be its seconds on the critical path and W what all its tasks take alone. If P changes by p and W by w, then
 
 - of p, as much as has the sign of w and is not more than w is *work*: the tasks themselves take more or less time;
-- the rest of p is *overlap*: tasks left the critical path, because they now run beside others, or came onto it.
+- the rest of p is *overlap*: tasks left the critical path, because they now run concurrently with others, or came onto it.
 
 Both have the sign of p. So one phase is never said to take less time and more.
 
@@ -40,7 +40,7 @@ WORK = (FORWARD, BACKWARD, UPDATE, COMMUNICATION)
 
 @dataclass(frozen=True, slots=True)
 class TaskSeconds:
-    """What a task takes. `alone_s`: while nothing else runs, with the executor's own time per task, `overhead_s`."""
+    """The time of a task. `alone_s`: while nothing else runs, with the executor's own time per task, `overhead_s`."""
 
     alone_s: float
     overhead_s: float = 0.0
@@ -144,7 +144,7 @@ def _work(timeline: Timeline, seconds: Mapping[str, TaskSeconds], scale: float) 
 UNEXPLAINED = "not explained by task times"
 #: Time between the tasks of the predicted critical path: for launches, other lanes, or the executor itself.
 WAITING = "waiting between tasks"
-#: Parts smaller than this share of the step are rounding errors, and left out.
+#: Parts smaller than this share of the step are rounding errors, and are omitted.
 ROUNDING = 1e-12
 
 
@@ -156,7 +156,7 @@ def overlap_of(part: str) -> str:
 def waterfall(before: StepParts, after: StepParts) -> tuple[Change, ...]:
     """The parts of `after.step_s` − `before.step_s`, in a fixed order.
 
-    Updates take 1 s less of the critical path, but still half a second of work: the other half of a second runs beside it.
+    Updates take 1 s less of the critical path, but still half a second of work: the other half of a second runs concurrently.
 
     >>> before = StepParts(4.0, on_path={"forward": 3.0, "update": 1.0}, work={"forward": 3.0, "update": 1.0})
     >>> after = StepParts(3.0, on_path={"forward": 3.0}, work={"forward": 3.0, "update": 0.5})

@@ -1,4 +1,4 @@
-"""The plan and the forecast of a row of a table, and what is kept of it, so that a scoreboard that was stopped goes on where it was."""
+"""The plan and the forecast of a row of a table, and what is stored of it, so that a stopped scoreboard resumes."""
 
 import hashlib
 import re
@@ -72,10 +72,10 @@ def family_of(plan: Plan) -> str:
 
 
 class Kept(Data):
-    """What is kept of a row's forecast, or why there is none.
+    """What is stored of a row's forecast, or why there is none.
 
-    `allocated_bytes`: the peak of the device that holds the most. `reserved_bytes`: what PyTorch's allocator reserves of a GPU's memory for
-    it; 0 for a row without a published peak that does not fit.
+    `allocated_bytes`: the peak of the device with the most allocated. `reserved_bytes`: what PyTorch's allocator reserves of a GPU's memory
+    for it; 0 for a row without a published peak that does not fit.
     """
 
     step: Step | None = None
@@ -88,13 +88,16 @@ class Kept(Data):
 
 
 def outcomes(rows: Sequence[Row], targets: Sequence[Target | None], run: Workers) -> Iterator[ScoredStep | str]:
-    """For each row, in order, the measured step beside its prediction, or why there is none. What was predicted before is not again."""
+    """For each row, in order, the measured step with its prediction, or why there is none.
+
+    Rows that were predicted before are not predicted again.
+    """
     for row, kept in zip(rows, kept_forecasts(rows, targets, run), strict=True):
         yield kept.why or scored(row, kept)
 
 
 def kept_forecasts(rows: Sequence[Row], targets: Sequence[Target | None], run: Workers) -> Iterable[Kept]:
-    """For each row, in order, what is kept of its forecast. What was predicted before is not again."""
+    """For each row, in order, what is stored of its forecast. Rows that were predicted before are not predicted again."""
     return run([(kept_forecast, call) for call in zip(rows, targets, strict=True)])
 
 
@@ -150,7 +153,7 @@ def waits_for_host(row: Row, launches: int) -> bool:
 
 
 def scored(row: Row, kept: Kept) -> ScoredStep:
-    """The measured step of a row beside its prediction."""
+    """The measured step of a row with its prediction."""
     return ScoredStep(
         file=row.file,
         row=row.number,

@@ -1,6 +1,6 @@
 """Measured training steps in tables (CSV, plain or gzip) as jobs on machines, and why some rows cannot be predicted.
 
-The form, one row a step, is that of people's own tables too:
+The form, one row per step, is also that of users' own tables:
 
 gpu             a machine's name (`schedcast machines`), this-gpu, or the driver's name of the card
 model           as `--model` takes it
@@ -12,8 +12,8 @@ layout          NCHW or NHWC; empty: NCHW
 optimizer       NAME or NAME:FORM; none if no update was timed; empty: SGD with momentum, as a for-loop
 source, what, note    where it comes from, what was timed, and remarks
 
-Only the first four are required, and other columns are ignored. Tables that say the same in other columns are read by what `FORMS` says of
-them. A row is predicted as plain PyTorch on one GPU, without the update where none was timed, and as one CUDA graph of its kernels
+Only the first four are required, and other columns are ignored. Tables that have the same information in other columns are read as `FORMS`
+describes. A row is predicted as plain PyTorch on one GPU, without the update where none was timed, and as one CUDA graph of its kernels
 where the whole step was captured. Rows of transformers on several GPUs are predicted as `fsdp`, if nothing but their batch and their
 parameters is divided.
 """
@@ -89,7 +89,7 @@ class Row(NamedTuple):
 
     @property
     def chip(self) -> str:
-        """The card that is left out as a whole: sizes of memory and forms of boards make no other card."""
+        """The card as it is excluded as a whole: variants in memory size or board form are the same card."""
         return card_of(self.machine)
 
     @property
@@ -99,7 +99,7 @@ class Row(NamedTuple):
 
     @property
     def model(self) -> str:
-        """The model that is left out as a whole: heads and positions of strides make no other model, nor does a library's name of it."""
+        """The model as it is excluded as a whole: variants in heads, stride positions or a library's name are the same model."""
         if self.job.model.startswith(PREFIX):
             return self.workload
         library, _, name = self.workload.partition(":")
@@ -177,7 +177,7 @@ def read(path: Path, name: str = "", opened: Table | None = None) -> tuple[list[
 
 
 def _damaged(name: str, line: int, why: str) -> str:
-    """Why a row is left out that nobody can mean."""
+    """Why an implausible row is skipped."""
     return f"line {line} of {name or 'the table'}: {why}"
 
 
@@ -379,7 +379,7 @@ def _untrained(record: _Record) -> str:
     return "" if all(record[name] for name in needed) else "a size or the time is missing"
 
 
-#: Why runs are left out that did not end.
+#: Why runs that did not complete are skipped.
 OUT_OF_MEMORY, FAILED = "out of memory", "crashed or out of memory"
 #: Stage 1 of ZeRO whose gathers nothing hides.
 ZERO_1 = "fsdp:shard=1,prefetch=0"
@@ -392,8 +392,8 @@ def _nanotron(record: _Record, number: int) -> Row | LeftOut | str:
 
     Gradients are summed in a float32 buffer that lasts, AdamW is fused (examples/config_tiny_llama_bench.yaml), and ZeRO-1 gathers all
     parameters between the update and the next forward (src/nanotron/optim/zero.py), so that nothing hides that. A backward's gradients are
-    added after it (src/nanotron/optim/gradient_accumulator.py). Without ZeRO-1, DistributedDataParallel sums them beside the last backward;
-    with it, they are summed whole once that has ended (`init_model` and `training_step` of src/nanotron/trainer.py).
+    added after it (src/nanotron/optim/gradient_accumulator.py). Without ZeRO-1, DistributedDataParallel sums them during the last backward;
+    with it, they are summed whole after that has ended (`init_model` and `training_step` of src/nanotron/trainer.py).
     """
     if record["ok"] != "yes":
         tried = _nanotron(_Record({**record, "ok": "yes", "step_ms": "1", "memory_gb": ""}), number)

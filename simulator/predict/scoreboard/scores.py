@@ -1,4 +1,4 @@
-"""Scores of predicted steps, by source, GPU, family and precision, beside the errors that peers publish of themselves."""
+"""Scores of predicted steps, by source, GPU, family and precision, next to the errors that other predictors publish of themselves."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,17 +1,17 @@
-"""A lower bound of a plan's step time, cheaper than its forecast: no execution that the engine simulates takes less in the long run.
+"""A lower bound of a plan's step time, cheaper than its forecast: no steady state that the engine simulates is shorter.
 
 In the steady state no step is shorter than any of these:
 
 - *dependencies*: a cycle of tasks, each of which waits for the one before it (along a dependency, or on its serial stream), divided by the
-  number of periods that it spans. Every task takes what it takes alone. This is the critical path on a machine whose SMs, memories and
+  number of periods that it spans. Every task takes its time alone. This is the critical path on a machine whose SMs, memories and
   links are never shared; the work of each stream is one such cycle.
 - *compute*: what the kernels on a device need of its SMs, divided by their number;
 - *memory bandwidth*: what all kernels on a memory draw of its bandwidth;
 - *links*: the time for which transfers hold one direction of a link, and the bytes on a channel divided by its bandwidth;
 - *host*: what the host spends on issuing one period's tasks.
 
-Tasks that run beside each other are slower than alone, never faster; only fitted multipliers below 1 may say otherwise, and then every
-kernel counts with the smallest time that they allow.
+Concurrent tasks are slower than alone, never faster, except with fitted multipliers below 1; then every kernel counts with the smallest
+time that they allow.
 """
 
 from collections import defaultdict
@@ -31,7 +31,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Resource
 
 DEPENDENCIES, HOST = "dependencies", "host"
-#: Periods in which the longest cycle is looked for, besides those that dependencies span.
+#: Periods in which the longest cycle is sought, in addition to those that dependencies span.
 _PERIODS = 5
 
 
@@ -68,7 +68,7 @@ def lower_bound(
 def work_bound(
     plan: Plan, machine: Machine, costs: Sequence[Cost], pair_multipliers: Mapping[tuple[str, str], float] | None = None
 ) -> Bound:
-    """Return a smaller bound, which needs no dependencies: what the longest stream's own tasks take with warm caches."""
+    """Return a smaller bound, which needs no dependencies: the time of the longest stream's own tasks with warm caches."""
     work_s: dict[tuple[str, int], float] = defaultdict(float)
     for task, runs, seconds in zip(plan.tasks, plan.runs, least_compute_s(plan, machine, costs, pair_multipliers), strict=True):
         work_s[task.lane] += runs * seconds
@@ -78,7 +78,7 @@ def work_bound(
 def least_compute_s(
     plan: Plan, machine: Machine, costs: Sequence[Cost], pair_multipliers: Mapping[tuple[str, str], float] | None = None
 ) -> list[float]:
-    """By task, the least seconds that it takes with warm caches, whatever runs beside it; 0 for what computes nothing."""
+    """By task, the least seconds that it takes with warm caches, whatever runs concurrently; 0 for tasks that compute nothing."""
     lanes: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for task in plan.tasks:
         lanes[machine.device(task.device).memory].add(task.lane)
@@ -93,7 +93,7 @@ def least_compute_s(
 
 
 def together(bounds: Sequence[tuple[int, Bound]]) -> Bound:
-    """The bound of a plan of several segments, from their iterations and bounds; draining them takes time besides."""
+    """The bound of a plan of several segments, from their iterations and bounds; the time to drain them is extra."""
     iterations = sum(count for count, _ in bounds)
     longest = max(bounds, key=lambda own: own[0] * own[1].step_s)[1]
     return Bound(sum(count * bound.step_s for count, bound in bounds) / iterations, longest.by)

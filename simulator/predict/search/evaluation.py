@@ -42,9 +42,9 @@ class Chains(Data):
 
 
 class Simulated(Data):
-    """What the simulation of a plan says. `guessed`, `accuracy`: `Forecast.from_specifications` and `.accuracy`.
+    """The result of a plan's simulation. `guessed`, `accuracy`: `Forecast.from_specifications` and `.accuracy`.
 
-    `why_not`: why it does not fit in memory, or "". `held_bytes`: by kind, what the fullest device holds at its peak.
+    `why_not`: why it does not fit in memory, or "". `held_bytes`: by kind, the bytes allocated on the fullest device at its peak.
     """
 
     step_s: float
@@ -70,9 +70,9 @@ class Evaluation(Data):
     """What is known of one candidate.
 
     `bound_s`, `bound_by`: the lower bound of its step time; None and "" if it has no plan, and then there is a `refusal`. `work_s`: the
-    smaller `bound.work_bound`, which is looked at first. `least_s`, `least_bytes`: what was known before it was planned (`Least`), of the
-    devices' memory. `planned_bytes`: what its plan holds at least in the memory that it fills most. `simulated`: None if it has no plan, or
-    if its bound is so high that it was not simulated.
+    smaller `bound.work_bound`, which is checked first. `least_s`, `least_bytes`: the lower bounds that were known before it was planned
+    (`Least`); bytes are of the devices' memory. `planned_bytes`: the least that its plan allocates in the memory that it fills most.
+    `simulated`: None if it has no plan, or if its bound is so high that it was not simulated.
     """
 
     text: str
@@ -101,11 +101,11 @@ class Evaluation(Data):
 
     @property
     def at_limit(self) -> bool:
-        """Whether it fits with so little memory left that its step time is not known."""
+        """Whether it fits, but leaves so little memory free that its step time is uncertain."""
         return self.fits and any(need.at_limit for need in self.result.memories)
 
     def draws(self) -> np.ndarray:
-        """Draws of the step time in seconds for comparisons: with the error that is its strategy's own, which all its plans share."""
+        """Draws of the step time in seconds for comparisons: with the individual error of its strategy, which all its plans share."""
         simulated = self.result
         own = shipped_speedup_discrepancy(self.strategy, simulated.kind, simulated.mode) if self.strategy != "baseline" else 0.0
         accuracy = simulated.guessed * speedup_accuracy(self.strategy) if self.strategy != "baseline" else 0.0
@@ -119,7 +119,7 @@ class Evaluation(Data):
         return step_interval(simulated, discrepancy, simulated.accuracy)
 
     def pruned_at(self, most_s: float | None) -> "Evaluation | None":
-        """What a search that prunes above `most_s` seconds makes of an evaluation by another search; None if it must be simulated."""
+        """An evaluation by another search, as a search that prunes above `most_s` seconds returns it; None if it must be simulated."""
         if self.refusal:
             return self
         for bound_s in (self.least_s, self.work_s):
@@ -164,7 +164,7 @@ def evaluate_packed(packed: bytes, text: str, most_s: float | None, known: Least
 
 
 def decided(setup: Setup, text: str, most_s: float, known: Least) -> Evaluation | None:
-    """The evaluation of a candidate that is refused or pruned because of what it takes and holds at least; None if it must be planned."""
+    """The evaluation of a candidate that is refused or pruned because of its lower bounds; None if it must be planned."""
     begun = unplanned(setup, text, known)
     try:
         _checked({setup.target.machine.devices[0].memory: known.held_bytes}, setup.target.machine)
@@ -176,7 +176,7 @@ def decided(setup: Setup, text: str, most_s: float, known: Least) -> Evaluation 
 def evaluate(setup: Setup, text: str, most_s: float | None = None, known: Least | None = None) -> Evaluation:
     """Plan the candidate `text` (see `variants`), bound it, and simulate it unless it is pruned at `most_s` seconds.
 
-    Unless `most_s` is None, a plan whose memory cannot be enough is refused without a simulation. `known`: `least` of the candidate.
+    Unless `most_s` is None, a plan that cannot fit in memory is refused without a simulation. `known`: `least` of the candidate.
     """
     begun = unplanned(setup, text, known)
     candidate, text = text, split(text)[0]
@@ -222,7 +222,10 @@ def unplanned(setup: Setup, text: str, known: Least | None = None) -> Evaluation
 
 
 def _checked(held_bytes: Mapping[str, int], machine: Machine) -> int:
-    """The most bytes of a memory that a plan holds at least. Raises TooLargeError if they exceed one: then it need not be simulated."""
+    """A lower bound of the bytes that a plan allocates, for the memory that it fills most.
+
+    Raises TooLargeError if a memory is too small, so that the plan need not be simulated.
+    """
     needs = memory_needs(held_bytes, machine)
     if (excess := excess_bytes(needs)) > 0:
         raise TooLargeError(f"{shortfall_words(needs).replace('needs', 'needs at least', 1)}", excess)

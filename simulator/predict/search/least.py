@@ -1,8 +1,8 @@
-"""What a candidate takes and holds at least, known before it is planned: no plan is made of one that cannot fit or win.
+"""Lower bounds of a candidate's time and memory, known before it is planned: candidates that cannot fit or win are not planned.
 
 A strategy says which ops of a microbatch a device has, and which share of their parameters (`Strategy.portion`). Its stages run their ops
 in order on one stream, with what devices that divide layers exchange in between, and a stage begins when the one before it has made what it
-waits for. While a stage's ops run, it holds their activations, and those of the microbatches that it has in flight.
+waits for. While a stage's ops run, their activations are allocated, and those of the microbatches in flight.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,14 +38,14 @@ from traces.errors import SchedcastError
 
 
 class Least(NamedTuple):
-    """Seconds of a step, and bytes in a device's memory, that no plan of a candidate is below."""
+    """Lower bounds of any plan of a candidate: seconds of a step, and bytes in a device's memory."""
 
     step_s: float
     held_bytes: int
 
 
 class Microbatch(NamedTuple):
-    """Which microbatches are alike on one device: as large, divided alike, with the same checkpointing."""
+    """Which microbatches are equivalent on one device: equally large, divided the same way, with the same checkpointing."""
 
     graph: GraphArguments
     checkpoint: str
@@ -69,7 +69,7 @@ def microbatch_of(setup: Setup, strategy: Strategy, options: Any) -> tuple[Micro
 
 
 def least(setup: Setup, strategy: Strategy, options: Any) -> Least | None:
-    """What a candidate takes and holds at least; None if that is not known without a plan. `setup`: with the candidate's job."""
+    """The lower bounds of a candidate; None if they are not known without a plan. `setup`: with the candidate's job."""
     known = microbatch_of(setup, strategy, options)
     if known is None:
         return None
@@ -114,7 +114,7 @@ class _Stages(NamedTuple):
 
 @dataclass(frozen=True)
 class _OneDevice:
-    """A microbatch on one device that has all stages: its tasks, one for each of `ops` of the graph, and what each takes at least.
+    """A microbatch on one device that has all stages: its tasks, one for each of `ops` of the graph, and the least time of each.
 
     `carried_bytes`: by parameter, with its optimizer state. `stages`: those of portions so far, by their cuts and number.
     """
@@ -139,7 +139,7 @@ class _OneDevice:
         ops, tasks = [], []
         for index, op in enumerate(graph.ops):
             if index in graph.casts:
-                continue  # what casts parameters may run beside the rest, on shards
+                continue  # casts of parameters may run concurrently with the rest, on shards
             own = builder.ops([index], builder.microbatches[0])
             if op.body.target in COLLECTIVES:
                 if not machine.library:
@@ -182,7 +182,7 @@ class _OneDevice:
         }
 
     def least(self, portion: Portion) -> Least:
-        """What a candidate takes and holds at least with this portion."""
+        """The lower bounds of a candidate with this portion."""
         known = portion.cuts, portion.stages, portion.even
         if known not in self.stages:
             self.stages[known] = self._staged(planning.cut_graph_of(self.graph, *known, lambda: self._unit_seconds))
@@ -243,7 +243,7 @@ class _OneDevice:
         return ends
 
     def _held(self, cut: Cut, portion: Portion) -> int:
-        """Bytes that a device of the fullest stage holds at some moment."""
+        """Bytes allocated on a device of the fullest stage at some moment."""
         own = dict(zip((op.name for op in cut.graph.ops), cut.stage_of, strict=True))
         ops = [self.graph.ops[index] for index in self.ops]
         stage_of = np.array([own.get(op.name, -1) for op in ops])
@@ -258,7 +258,7 @@ class _OneDevice:
                 between = along[ends.max(initial=-1) + 1 : begins.min(initial=len(ops))]  # while stages behind it have the microbatch
                 in_flight = min(portion.microbatches, cut.stages - stage)
                 peak = int(along.max(initial=0))
-                if portion.microbatches > 1:  # a second one runs beside whole parameters, and what the first one's gradients are added to
+                if portion.microbatches > 1:  # whole parameters and summed gradients are allocated during the second
                     held += sum(self._gathered_bytes.get(name, 0) for name in parameters) if portion.gathers else 0
                     summed = sum(self.graph.gradients[name].bytes for name in parameters) if portion.sums else 0
                     peak = max(peak, int(along[ends].max(initial=0)) + summed)

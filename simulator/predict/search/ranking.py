@@ -1,7 +1,7 @@
 """The evaluations of a search, ranked: step times with intervals, how probably each plan is the fastest, and why the best one wins.
 
-All plans have common draws (`predict.intervals`): what they share cancels in every comparison. What is left of a prediction when all costs
-are right is an error of a strategy's family, so plans of one family share it too.
+All plans have common draws (`predict.intervals`): what they share cancels in every comparison. The error that remains when all costs are
+right belongs to a strategy's family, so plans of one family share it too.
 """
 
 from collections.abc import Sequence

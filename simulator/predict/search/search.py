@@ -1,8 +1,7 @@
-"""The search: evaluates candidates in rounds, and leaves out the simulation of those whose lower bound shows that they cannot win.
+"""The search: evaluates candidates in rounds, and skips the simulation of those whose lower bound shows that they cannot win.
 
-A round is a fixed number of candidates in a fixed order, that of what they take at least where this is known before they are planned
-(`least`). The best plans of the rounds before decide what a round leaves out. So the answer does not depend on who evaluates, nor on how
-fast.
+A round is a fixed number of candidates in a fixed order: by the lower bounds of their times if these are known before planning (`least`).
+The best plans of earlier rounds decide what a round skips. So the answer does not depend on which processes evaluate, or how fast.
 
 Evaluations are cached on disk, keyed by a hash of everything that decides them. A damaged entry counts as missing.
 """
@@ -33,7 +32,7 @@ from traces.errors import SchedcastError
 
 
 class Cache:
-    """The evaluations of one setup, a file each, so that what was evaluated before Ctrl-C is kept."""
+    """The evaluations of one setup, one file each, so that evaluations before Ctrl-C are saved."""
 
     def __init__(self, setup_digest: str):
         """`setup_digest`: `Setup.digest`."""
@@ -61,10 +60,10 @@ class Cache:
 #: fewer of them prune earlier.
 FIRST_ROUND, ROUND = 4, 16
 #: A candidate is simulated unless its bound exceeds the shortest step so far of its strategy by this factor, of its strategy's family by
-#: the second one, or of all strategies by the third one. Predictions of one family err alike, and those of one strategy most of all; one of
-#: another family may win although it is predicted slower.
+#: the second one, or of all strategies by the third one. Errors of predictions are correlated within a family, and most within a strategy;
+#: a plan of another family may win although it is predicted slower.
 NEAR, MARGIN, FAR = 1.05, 1.1, 2.0
-#: Candidates that cannot win and are simulated all the same, because they may need less memory than every other one: at most so many.
+#: The most candidates that cannot win but are simulated anyway, because they may need less memory than every other one.
 SMALLEST = 2
 
 Progress = Callable[[int, int, str], None]
@@ -92,9 +91,9 @@ def candidates(
     `tries`: the variants; by default the usual ones (see `variants`), for strategies that use several devices. Of variants that make one
     plan, since a pipeline has as many microbatches by default, the last counts. `shared`: the options of `--set`.
 
-    A strategy that is requested by its name alone stands for everything that it offers; with options, for that one plan. The default plan
-    of each strategy comes first, then the second candidate of each, and so on: a search plans those in this order of which it knows nothing
-    before.
+    A strategy that is requested by its name alone means everything that it offers; with options, that one plan. The default plan
+    of each strategy comes first, then the second candidate of each, and so on. A search plans candidates without known lower bounds in this
+    order.
     """
     usual = usual_tries(job, machine)
     known = strategies.names(len(machine.devices))
@@ -162,17 +161,17 @@ class _Evaluated:
         self.known: dict[str, Evaluation] = {}
         self._least: dict[str, Least] = {}
         self._loaded: dict[str, Evaluation | None] = {}
-        #: What is known of candidates that cannot fit, whatever their number of microbatches, if it is two at least.
+        #: What is known of candidates that cannot fit with any number of microbatches from two on.
         self._too_large: dict[tuple[str, str], Least] = {}
-        #: Candidates of one microbatch, which no gradients of another one lie beside.
+        #: Candidates of one microbatch, in which no gradients of another one are allocated.
         self._undivided: set[str] = set()
 
     def learn(self, texts: Sequence[str]) -> None:
-        """Learn what candidates take and hold at least, as far as that is known before there are plans.
+        """Compute the lower bounds of candidates that are known without plans.
 
-        Candidates whose microbatches are alike are looked at together, while the graph of larger microbatches is captured. What needs too
-        much memory with small ones is not looked at with larger ones, which do not need less while there are two. The graph of the baseline
-        comes last. Raises SchedcastError if it cannot be captured.
+        Candidates with equivalent microbatches are examined together, while the graph of larger microbatches is captured. Candidates that
+        need too much memory with small microbatches are not examined with larger ones, which do not need less as long as there are two. The
+        graph of the baseline comes last. Raises SchedcastError if it cannot be captured.
         """
         alike: dict[GraphArguments, dict[Microbatch, list[str]]] = {}
         for text in texts:
@@ -208,7 +207,7 @@ class _Evaluated:
         return self._loaded[text]
 
     def _undecided(self, texts: Sequence[str]) -> list[str]:
-        """Those of some candidates that may fit, as far as is known; the others are as their like with smaller microbatches."""
+        """The candidates that may fit, by what is known; the others have the result of the equivalent one with smaller microbatches."""
         left = []
         for text in texts:
             smaller = self._too_large.get(but_microbatches(text)) if text not in self._undivided else None

@@ -31,7 +31,7 @@ class GraphMissingError(Exception):
 
 @dataclass(frozen=True)
 class CapturedJob(Job):
-    """A job that only has the graphs it was given, so that the model's own code runs in the process that began the search alone."""
+    """A job that only has the graphs it was given, so that the model's own code runs only in the process that began the search."""
 
     def _load_or_capture(self, batch: int, parts: int, fused_dropout: bool) -> TrainingGraph:
         raise GraphMissingError((batch, parts, fused_dropout))
@@ -105,7 +105,7 @@ def model_digest(job: Job) -> str:
 
 
 def measured_job(job: Job, mode: str, devices: int) -> str:
-    """The text for a job in the names of measured steps; empty on several devices, whose links no such text tells."""
+    """The text for a job in the names of measured steps; empty on several devices, since such a text does not describe links."""
     return f"{job.digest} {model_digest(job)} {mode}" if devices == 1 else ""
 
 

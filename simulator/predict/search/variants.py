@@ -20,7 +20,7 @@ VARIED = {"accumulate": int, "checkpoint": str}
 _ACCUMULATE, _CHECKPOINT = (1, 2, 4, 8, 16), (choice.NONE, choice.SELECTIVE, choice.FULL)
 _EXAMPLE = "--try accumulate=1,2,4 or --try checkpoint=none,full"
 
-#: The values to try, by field; a field that is left out keeps the job's value.
+#: The values to try, by field; an omitted field keeps the job's value.
 Tries = Mapping[str, tuple[str, ...]]
 
 
@@ -42,7 +42,7 @@ def read_tries(texts: Sequence[str]) -> Tries:
 
 
 def usual_tries(job: Job, machine: Machine) -> Tries:
-    """What a search tries if nobody says: for a language model on several devices, each field that the job leaves as it usually is."""
+    """What a search tries by default: for a language model on several devices, each field that has its default in the job."""
     if len(machine.devices) < 2 or not is_language_model(job.model):
         return {}
     tries: dict[str, tuple[str, ...]] = {}
@@ -78,7 +78,7 @@ def split(candidate: str) -> tuple[str, dict[str, str]]:
 
 
 def but_microbatches(candidate: str) -> tuple[str, str]:
-    """What a candidate is besides its number of microbatches: its strategy's text, and its checkpointing if it varies that."""
+    """A candidate apart from its number of microbatches: its strategy's text, and its checkpointing if that varies."""
     text, values = split(candidate)
     return text, values.get("checkpoint", "")
 

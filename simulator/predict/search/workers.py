@@ -31,9 +31,9 @@ class Workers(Protocol):
 
 
 def usual_processes(candidates: int) -> int:
-    """How many processes suit so many candidates: one per core, but this one alone for a few, because starting one takes a second.
+    """Return the number of processes for this many candidates: one per core, or 1 if there are few, because starting one takes a second.
 
-    One without joblib, which starts processes.
+    1 without joblib, which starts processes.
     """
     try:
         import joblib
