@@ -1,4 +1,5 @@
-"""What a request consists of, declared once: the options of the command line, the app's controls, its links and its words follow from it.
+"""What a request consists of, declared once: the options of the command line, the app's controls, its links and its description follow from
+it.
 
 Imports nothing heavy: the command line and the app's first page load it.
 """
@@ -23,9 +24,10 @@ PROFILE = "profile "
 MODEL = "--model="
 #: The groups of the options in long help and of the app's controls.
 JOB, DEVICES = "Training job", "Devices"
-#: Largest image size (of a recurrent model: sequence length) and batch that others may ask for. The command line takes any.
+#: Largest image size (of a recurrent model: sequence length) and batch that app users and agents may request. The command line has no
+#: limit.
 LARGEST_SIZE, LARGEST_BATCH = 32_768, 1_000_000
-#: What decides a target, besides the options of DEVICES.
+#: What decides a target, in addition to the options of DEVICES.
 _PLACED = ("precision", "machine", "scale")
 #: Options of strategies whose values are files, and the command that takes them.
 FILES = {"schedule": "schedcast predict --schedule FILE.csv", "config": "schedcast predict --set config=FILE.json"}
@@ -35,10 +37,10 @@ FILES = {"schedule": "schedcast predict --schedule FILE.csv", "config": "schedca
 class Option:
     """How users give a field of a request, and how its value reads. `name`, `kind` and `default` are those of the field.
 
-    `help`: on the command line; empty if it is no option of every command with a job. `flag`: the name of the option and in links, if not
-    the field's. `also`: another name on the command line. `label`, `about`, `empty`: the name of its control in the app, what is said of
-    it, and what it shows while it is empty; without a label, the app has no ordinary control for it. `words`: a value in a sentence;
-    `always`: also if it is as usual. `rare`: whether only --help-all shows it.
+    `help`: on the command line; empty if not every command with a job has the option. `flag`: the name of the option and in links, if not
+    the field's. `also`: another name on the command line. `label`, `about`, `empty`: the name of its control in the app, its description,
+    and what it shows while it is empty; without a label, the app has no ordinary control for it. `words`: a value in a sentence;
+    `always`: also if it is the default. `rare`: whether only --help-all shows it.
     """
 
     help: str = ""
@@ -175,7 +177,7 @@ class JobRequest:
     tries: tuple[str, ...] = _option((), flag="try", words=lambda texts: "trying " + ", ".join(texts))
 
     def stated(self) -> Iterator[tuple[Option, Any, bool]]:
-        """The options that a command line and a link state, each with its value and whether that is as usual."""
+        """The options that a command line and a link state, each with its value and whether that is the default."""
         for option in LINKED:
             value = getattr(self, option.name)
             usual = value == option.default
@@ -185,7 +187,7 @@ class JobRequest:
 
     @property
     def words(self) -> list[str]:
-        """What the request says besides its model, where it is not as usual."""
+        """What the request says in addition to its model, except for defaults."""
         return [option.words(value) for option, value, usual in self.stated() if option.words and (option.always or not usual)]
 
     @property
@@ -200,7 +202,7 @@ class JobRequest:
         return values
 
     def chosen(self, devices: int = 1) -> list[str]:
-        """The strategies asked for, by default all that can use so many devices. Raises SchedcastError for an unknown one or option."""
+        """The requested strategies, by default all that can use this many devices. Raises SchedcastError for an unknown one or option."""
         from simulator.strategies import registry as strategies
 
         chosen = list(self.strategies) or strategies.names(devices)
@@ -211,7 +213,7 @@ class JobRequest:
 
     @property
     def placed(self) -> "JobRequest":
-        """The same machine, placement and precision for one sample of the model: all that decides the target."""
+        """The same machine, placement and precision for one sample of the model: everything that decides the target."""
         where = {each.name: getattr(self, each.name) for each in DECLARED if each.group == DEVICES or each.name in _PLACED}
         return JobRequest(self.model, 1, **where)
 
@@ -222,7 +224,7 @@ class JobRequest:
 
     @property
     def inputs(self) -> list[tuple[str, Path | None]]:
-        """The files that the request may read, with their options, which no output may overwrite. Every stored profile is one."""
+        """The files that the request may read, with their options, which no output may overwrite. Every stored profile is among them."""
         from simulator.model.usual_batch import source_file
 
         stored = [("a profile of this machine", path) for path in stored_profiles().values()]
@@ -259,10 +261,10 @@ class JobRequest:
 
 
 def check_steered(request: JobRequest, own: Sequence[str]) -> None:
-    """Raise SchedcastError if a request that others may steer (the app's, a link's, an agent's) names code or a file of this machine.
+    """Raise SchedcastError if an external request (from the app, a link or an agent) names code or a file of this machine.
 
-    Nor may it keep this machine busy for minutes. Code would run, and a refusal may quote what it has read. `own`: the models that the
-    process was started with, which may be either.
+    It also must not keep this machine busy for minutes. Code would run, and a refusal may quote a file's text. `own`: the models that the
+    process was started with, which are allowed.
     """
     from simulator.model.libraries import LIBRARIES, config_file
     from simulator.model.workloads.registry import is_built_in
@@ -302,11 +304,11 @@ def machine_named(machine: str | None, profile: Path | None) -> str:
         raise SchedcastError(f"--profile {profile} and --machine {machine} both name a machine; choose one of the two")
     if profile is None:
         return machine or ""
-    return f"{PROFILE}{profile if profile.is_absolute() else f'./{profile}'}"  # no stored profile is called so
+    return f"{PROFILE}{profile if profile.is_absolute() else f'./{profile}'}"  # no stored profile has such a name
 
 
 def profile_named(machine: str) -> Path | None:
-    """The file of the profile that is called so among the machines (`JobRequest.machine`); None for machines."""
+    """The file of the profile that has this name among the machines (`JobRequest.machine`); None for machines."""
     if machine.startswith(PROFILE):
         return stored_profiles().get(machine) or Path(machine.removeprefix(PROFILE))
     return Path(machine) if machine.endswith(".json") else None

@@ -1,4 +1,4 @@
-"""Measures what a prediction for this machine lacks, before it is answered."""
+"""Measures the costs that a prediction for this machine lacks, before predicting."""
 
 import sys
 import time
@@ -22,8 +22,8 @@ from ui.service import jobs as shared_jobs
 if TYPE_CHECKING:
     from calibrate.testbed import Progress
 
-#: The longest measuring, by its estimate, that a prediction begins without being asked to, and the seconds after which it is stopped, since
-#: an estimate from extrapolated costs may be far too short. What was saved until then counts.
+#: The longest estimated measurement that a prediction begins without being asked to, and the seconds after which it is stopped, since an
+#: estimate from extrapolated costs may be far too short. Costs saved until then count.
 AT_ONCE_S, MOST_S = 25.0, 35.0
 
 #: Forecasts by job and strategy.
@@ -35,9 +35,9 @@ class TimeIsUpError(Exception):
 
 
 def measured_at_once(answers: Sequence[Answers], request: JobRequest, wanted: bool | None, quiet: bool) -> bool:
-    """Measure the missing costs of answers about one target if that is this CPU, and return whether the profile has more costs now.
+    """Measure the missing costs of answers about one target if it is this CPU, and return whether the profile has more costs now.
 
-    `request`: of one of them. `wanted`: measure whatever it takes, or never; None: only if the profile has measured too little for a
+    `request`: of one of them. `wanted`: measure however long it takes, or never; None: only if the profile has measured too little for a
     verdict, and if measuring takes less than AT_ONCE_S. `quiet`: no progress bar. Raises SchedcastError if that is another machine.
     """
     if wanted is False:
@@ -70,7 +70,7 @@ def _why_not(answers: Answers, request: JobRequest) -> str:
 
 
 def _quick_enough(known: Known) -> Known | None:
-    """The forecasts that can be measured at once: all, or those of plain PyTorch and the baseline; None if even those take too long."""
+    """The forecasts whose costs can be measured now: all, or those of plain PyTorch and the baseline; None if even those take too long."""
     from calibrate.cpu.sampler import ROUNDS  # torch takes seconds to load, and most predictions measure nothing
     from calibrate.planned import calibration_seconds
 

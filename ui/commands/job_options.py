@@ -19,14 +19,14 @@ from ui.request import DECLARED, JobRequest, Option, machine_named, optimizer_an
 
 
 def complete_models(incomplete: str) -> list[str]:
-    """The built-in models that begin so."""
+    """The built-in models with this prefix."""
     from simulator.model.workloads import registry
 
     return _beginning(incomplete, registry.names())
 
 
 def complete_strategies(incomplete: str) -> list[str]:
-    """The strategies that begin so; after the colon, the options of the strategy, but for those that it already has."""
+    """The strategies with this prefix; after the colon, the options of the strategy except those that it already has."""
     from simulator.strategies import registry as strategies
 
     name, colon, given = incomplete.partition(":")
@@ -39,7 +39,7 @@ def complete_strategies(incomplete: str) -> list[str]:
 
 
 def complete_machines(incomplete: str) -> list[str]:
-    """The machines that begin so; after a comma, those that are not named yet."""
+    """The machines with this prefix; after a comma, those that are not named yet."""
     from simulator.machine.presets import THIS_CPU, THIS_GPU, machine_names
 
     *before, _ = incomplete.split(",")
@@ -53,7 +53,7 @@ def _beginning(incomplete: str, names) -> list[str]:
 
 #: Parameters that `takes_job` passes in place of the options.
 _PASSED = ("request", "requests")
-#: Fields of a request that commands offer in their own words, by the names of their parameters.
+#: Fields of a request that commands declare themselves, by the names of their parameters.
 _FIELDS = {"strategy": "strategies", "tries": "tries", "host": "host", "scale": "scale"}
 
 
@@ -98,10 +98,10 @@ def _batches(batch: Option) -> Option:
 def takes_job(*, memory_limit: bool = True, several: bool = False, optional: bool = False) -> Callable[[Callable], Callable]:
     """Give a command the options of a job. The command receives `request: JobRequest` instead.
 
-    What a command itself offers of a request, such as --strategy, --machine, --profile and --scale, is in the request alone.
+    Options that a command itself declares, such as --strategy, --machine, --profile and --scale, are only in the request.
     `memory_limit`: whether the command has --memory-limit. With `several`, --batch and --machine take several values, and the command
     receives `requests: list[JobRequest]`, one machine after the other. With `optional`, a command without --model receives one without.
-    --help shows neither the options of a job that are rarely needed nor the command's own that are hidden; --help-all does.
+    --help hides the options of a job that are rarely needed and the command's own hidden ones; --help-all shows them.
     Options are listed in this order: model, the command's own required options, the other options of a job, the command's other options.
     """
     offered = [option for option in DECLARED if option.help and (memory_limit or option.name != "memory_limit")]
@@ -158,7 +158,7 @@ def takes_job(*, memory_limit: bool = True, several: bool = False, optional: boo
 
 @contextmanager
 def _usual_batch_named(request: JobRequest | None) -> Iterator[None]:
-    """Say at the end which batch was used, if `request` has its model's usual one. A request that is refused gets the refusal alone."""
+    """Log at the end which batch was used, if `request` has its model's usual one. A refused request gets only the refusal."""
     try:
         yield
     except typer.Exit:
@@ -173,7 +173,7 @@ def _name_batch(request: JobRequest | None) -> None:
 
 
 def listed_values(texts: list[str]) -> list[str]:
-    """The values of an option that may be repeated and may hold several, separated by commas. Each is returned once."""
+    """The values of an option that may be repeated and may hold several, separated by commas. Duplicates are dropped."""
     return list(dict.fromkeys(value.strip() for text in texts for value in text.split(",")))
 
 

@@ -1,4 +1,4 @@
-"""`schedcast reproduce deepa --layer`: what dividing one layer costs."""
+"""`schedcast reproduce deepa --layer`: the costs of dividing one layer."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ def of_paper(
 ) -> None:
     """Print the costs of a layer of a request (without a model: of the job of the DeePa paper, and on its machine), as `deepa_cost` does.
 
-    `left`: options of the command that are of whole papers. Raises SchedcastError for them, for other papers, and without a layer.
+    `left`: options of the command that are for whole papers. Raises SchedcastError for them, for other papers, and without a layer.
     """
     if paper != deepa.PAPER.name:
         raise SchedcastError(f"one layer's costs are those of the deepa paper: schedcast reproduce deepa --layer {layer or 'fc6'}")

@@ -99,7 +99,7 @@ def strategies(as_json: bool, name: str | None = None) -> None:
 def machines(as_json: bool, chosen: str | None = None) -> None:
     """List the presets with the figures of their data sheets, and this machine with those of its profile.
 
-    `chosen`: the name of one, of which every figure is shown with its source. Raises UnknownNameError if there is no such machine.
+    `chosen`: the name of one, whose every figure is shown with its source. Raises UnknownNameError if there is no such machine.
     """
     from calibrate.profiles import own_gpu_profile, own_profile
     from simulator.machine.presets import THIS_CPU, THIS_GPU, gpu_machine, load_machine, machine_names, rated

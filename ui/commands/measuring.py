@@ -54,7 +54,7 @@ _MOST = 5
 
 
 def summary(traced: "Traced") -> list[str]:
-    """How much of the trace belongs to the job, how long its steps take, and what was left out on either side."""
+    """How much of the trace belongs to the job, how long its steps take, and what was skipped on either side."""
     steps = f"{traced.steps} step{'s' * (traced.steps != 1)}"
     lines = [f"{percent(traced.share, signed=False)} of the recorded kernel time belongs to the job ({steps})."]
     step = f"A step takes the GPU {duration(traced.step_s)} from its first kernel to its last"
@@ -241,7 +241,7 @@ def run_validation(
     estimate: bool = False,
     timelines: bool = True,
 ) -> Outcome:
-    """Validate, with a progress bar. `estimate`: say first how long it takes. `place`: where the profile is kept."""
+    """Validate, with a progress bar. `estimate`: say first how long it takes. `place`: where the profile is stored."""
     if calibration:
         testbed.measure_machine(profile)
 
@@ -261,7 +261,7 @@ def run_validation(
 
 
 def _keep_steps(validation: Validation, job: Job, profile: Profile, place: Path) -> None:
-    """Keep the measured steps in the profile, where a search finds them. Those of a busy machine are no measurements."""
+    """Store the measured steps in the profile, where a search finds them. Steps of a busy machine are not stored."""
     if not validation.busy and (name := measured_job(job, validation.mode, int(validation.device.get("devices", 1)))):
         profile.steps |= steps_of(validation, name, datetime.now(UTC).date().isoformat())
         profile.save(place)

@@ -57,7 +57,7 @@ def print_json(name: str, rows: list[dict]) -> None:
 def print_then_write(as_json: bool, document: Callable[[], Any], show: Callable[[], object], *writers: Callable[[], object] | None) -> None:
     """Print an answer, as its document or as `show` prints it, then write its files. None is no file.
 
-    No failure keeps the other steps from being done. Raises SchedcastError with all failures.
+    A failure does not prevent the other steps. Raises SchedcastError with all failures.
     """
     failures: list[str] = []
     for step in ((lambda: print_document(document())) if as_json else show, *filter(None, writers)):
@@ -65,7 +65,7 @@ def print_then_write(as_json: bool, document: Callable[[], Any], show: Callable[
             step()
             sys.stdout.flush()
         except BrokenPipeError:
-            silence_stdout()  # the reader left, which is no mistake
+            silence_stdout()  # the reader has gone, which is not an error
         except OSError as error:
             silence_stdout()
             failures.append(str(cannot_print(error)))

@@ -3,8 +3,8 @@
 One pair a row. Columns: `change`, `before`, `after`; `unit` (ms, s, or anything per second, such as samples/s; default ms); then the
 options of `schedcast predict` by their names, for the job before the change (model, batch, machine, devices, precision, layout, optimizer,
 strategy, ...). `change` is one of these with its other value, as in precision=amp or optimizer=adamw:fused. In a row with a `trace`,
-recorded before the change, `change` is a what-if rule. `rule` (default: by the change) is whose record the pair counts for, `source` where
-it is from.
+recorded before the change, `change` is a what-if rule. `rule` (default: by the change) is the rule whose record the pair counts for,
+`source` where the pair is from.
 """
 
 import logging
@@ -24,7 +24,7 @@ from traces.files import Table, read_table
 from traces.units import read_number
 from ui.request import LINKED, JobRequest, Option, optimizer_and_form
 
-#: A measured figure at most, and rows that are named when they are left out.
+#: The largest measured figure, and the number of skipped rows that are named.
 _LARGEST, _MOST_NAMED = 1e12, 20
 NEEDED = ("change", "before", "after")
 #: Columns that are no options of `schedcast predict`.
@@ -39,7 +39,7 @@ def is_table(columns: Sequence[str]) -> bool:
 
 
 def judgments(path: Path, opened: Table | None = None) -> list[Judgment]:
-    """What is predicted for the pairs of a file. A warning names each row that cannot be judged, which is left out.
+    """What is predicted for the pairs of a file. Rows that cannot be judged are skipped, and a warning names each.
 
     `opened`: its table, if the header has been read. Raises SchedcastError for a file that is no table of pairs, and the refusal of the
     first row if none can be judged.

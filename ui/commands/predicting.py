@@ -127,15 +127,15 @@ def predict(
 
 
 def _compared(own: Answers, texts: Sequence[str]) -> Sequence[str]:
-    """The strategies of a table: those asked for below the user's own loops, or what is predicted without any."""
+    """The strategies of a table: the user's own loops, then the requested ones; without any, the default ones."""
     machine = own.target.machine
     return list(dict.fromkeys([*references(machine), *texts])) if texts else plain_loops(machine)
 
 
 def _asked(requests: Sequence[JobRequest], order: schedules.ScheduleFile, calibration: bool | None, quiet: bool) -> list[Answers]:
-    """The answers to requests about one machine, which are made anew if missing costs were measured.
+    """The answers to requests about one machine, predicted again if missing costs were measured.
 
-    They are about the strategies of `order`; a schedule that is written is of plans that executors run.
+    They are about the strategies of `order`; only plans that executors can run are written as schedules.
     """
     jobs = [request.job() for request in requests]
 
@@ -152,7 +152,7 @@ def _asked(requests: Sequence[JobRequest], order: schedules.ScheduleFile, calibr
 
 
 def _normal(rows: Sequence[Row], texts: Sequence[str], measured_s: float | None) -> Normal | None:
-    """What is known of the speed of the only strategy asked, else of plain PyTorch; None for several jobs, machines or strategies."""
+    """What is known of the speed of the only requested strategy, else of plain PyTorch; None for several jobs, machines or strategies."""
     first = rows[0].answers
     if any(row.answers is not first for row in rows) or len(texts) > 1:
         return None
@@ -174,7 +174,7 @@ def _document(rows: Sequence[Row], one: bool, show_plan: bool, speed: Normal | N
 
 
 def _print_one(row: Row, show_plan: bool, speed: Normal | None) -> None:
-    """Print the only prediction, the user's own loops' and the baseline's above it, and why they differ."""
+    """Print the only prediction, below those of the user's own loops and of the baseline, and why they differ."""
     own, target, console = row.answers, row.answers.target, terminal()
     _print_no_verdict([row], console)
     print_lines(console, predictions.fit_words(row.prediction), "bold red", mark="")
@@ -189,7 +189,7 @@ def _print_one(row: Row, show_plan: bool, speed: Normal | None) -> None:
 
 
 def print_normal(speed: Normal | None, console: Console) -> None:
-    """Print how a step compares with a measured one and with published ones, if any of it is known."""
+    """Print how a step compares with a measured one and with published ones, if there are any."""
     if speed is not None:
         show(console, *predictions.normality(speed))
 
@@ -202,9 +202,10 @@ def _print_no_verdict(rows: Sequence[Row], console: Console) -> None:
 
 
 def _print_many(rows: Sequence[Row], asked: bool, details: bool, show_plan: bool, speed: Normal | None) -> None:
-    """Print one row per prediction, then what was refused, and then each prediction as if it were the only one.
+    """Print one row per prediction, then refusals, and then each prediction as if it were the only one.
 
-    Unless strategies were `asked` for, the latter only with `details` or plans, and what would fit of a job that does not.
+    Unless strategies were `asked` for, the last part is printed only with `details` or plans, and for a job that does not fit, with what
+    would fit.
     """
     explained = asked or details or show_plan
     predicted, refused = ([row for row in rows if (row.refusal is not None) is failed] for failed in (False, True))

@@ -2,8 +2,8 @@
 
     python3 -m ui.commands.system_python gpu-report --quick --out DIR
 
-Packages that the interpreter lacks come from a folder of wheels, named by the variable SCHEDCAST_WHEELS. They are unpacked beside the
-repository's code and not into the interpreter.
+Packages that the interpreter lacks come from a folder of wheels, named by the variable SCHEDCAST_WHEELS. They are unpacked next to the
+repository's code, not into the interpreter.
 """
 
 import os

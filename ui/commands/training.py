@@ -35,7 +35,7 @@ from ui.present.terminal import show
 from ui.request import JobRequest
 from ui.service import jobs
 
-#: By default accuracy is measured about this many times, at least so many iterations apart; not at all in trainings shorter than SHORT.
+#: By default, accuracy is measured about TIMES times, at least APART iterations apart; not at all in trainings shorter than SHORT.
 TIMES, APART, SHORT = 20, 20, 100
 #: Seeds at most.
 MOST_SEEDS = 1000
@@ -100,7 +100,7 @@ def run(
     lr_schedule: str | None = None,
     wait_s: float = 0.0,
 ) -> None:
-    """Train by the request's only strategy and by those `beside` it.
+    """Train by the request's only strategy and by those in `beside`.
 
     `places`: paths of the metrics, the timeline and the page's folder. `lr_schedule`: as in `Job`.
 

@@ -1,1 +1,1 @@
-"""What commands and pages have in common. In: a request. Out: forecasts and searches, kept under what they depend on."""
+"""What commands and pages have in common. In: a request. Out: forecasts and searches, cached by what they depend on."""

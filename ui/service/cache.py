@@ -1,6 +1,6 @@
-"""What the app asks for as jobs, machines and costs, and the forecasts that are kept of it.
+"""The jobs, machines and costs of the app's requests, and a cache of their forecasts.
 
-Everything is kept under what it depends on, with the times when the files behind it were last changed.
+Everything is cached by what it depends on, including the modification times of files that it was read from.
 """
 
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ def job_of(request: JobRequest) -> Job:
 
 @lru_cache(maxsize=24)
 def _same(job: Job, stamp: int) -> Job:
-    """The job that was asked for before and is equal, with the graphs that it has captured. `stamp`: of the file of a user's model."""
+    """An equal job from an earlier request, with the graphs that it has captured. `stamp`: of the file of a user's model."""
     return job
 
 
@@ -50,9 +50,9 @@ def stamp_now() -> tuple[tuple[str, int], ...]:
 
 @lru_cache(maxsize=24)
 def target_of(placed: JobRequest, stamp: tuple) -> Target:
-    """The target of requests that are `placed` so, which depends on nothing but the arguments. `stamp` is that of `stamp_now`.
+    """The target of requests with this placement, which depends only on the arguments. `stamp` is that of `stamp_now`.
 
-    A scaled machine has the costs of the machine as it is, which are kept, scaled.
+    A scaled machine has the cached costs of the unscaled machine, scaled.
     """
     if placed.scale:
         plain = target_of(replace(placed, scale=""), stamp)

@@ -1,6 +1,6 @@
 """What the command line and the app have in common: warnings about costs, progress bars, and predictions.
 
-Requests of the app name built-in models, or those named when it was started, so that no user of the app makes it run other code.
+Requests of the app name built-in models, or those named when it was started, so that no user of the app can make it run other code.
 """
 
 import logging
@@ -52,18 +52,18 @@ from ui.service.cache import answers_of, asked_of, editor_of, predicted, reorder
 PROGRESS, LINES = "SCHEDCAST_PROGRESS", "lines"
 #: The command line, for `python -m`.
 COMMAND_LINE = f"{__package__.removesuffix('.service')}.cli"
-#: Notes of a profile that are logged with a prediction at most.
+#: The most notes of a profile that are logged with a prediction.
 MOST_NOTES = 3
-#: Held while the app predicts: its sessions share what is kept, and one processor core at a time is all that Python uses.
+#: Acquired while the app predicts: its sessions share the cache, and Python uses only one processor core at a time.
 _ONE_AT_A_TIME = threading.Lock()
-#: Held while the app searches, in processes of its own, so that others can predict meanwhile.
+#: Acquired while the app searches in separate processes, so that other sessions can predict meanwhile.
 _ONE_SEARCH = threading.Lock()
 log = logging.getLogger("schedcast")
 
 
 @dataclass(frozen=True)
 class Choices:
-    """The choices that the app offers. Names are those of the command line, and the first is chosen at the start."""
+    """The choices that the app offers. Names are those of the command line; the first is the initial choice."""
 
     models: tuple[str, ...]
     optimizers: tuple[str, ...]
@@ -105,7 +105,7 @@ class MachineFacts:
 class Answer:
     """The answer for one strategy: its prediction and timeline. `measured_here`: whether measured costs are this machine's.
 
-    `text`: the strategy as it was asked for. `machine`: the name of the machine.
+    `text`: the strategy as requested. `machine`: the name of the machine.
     """
 
     prediction: Prediction
@@ -128,7 +128,7 @@ class Searched:
 class OnBoard:
     """A strategy's plan in the schedule editor: its forecast in its own order, and the answer to another order of its tasks.
 
-    `faults`: why that order computes other numbers or cannot run; `edited`: its forecast, None if there are faults.
+    `faults`: why that order computes different numbers or cannot run; `edited`: its forecast, None if there are faults.
     """
 
     editor: ScheduleEditor
@@ -256,7 +256,7 @@ def _cautions(model: CostModel, chosen: str) -> list[str]:
 def predict_many(request: JobRequest) -> dict[str, Answer | Refusal]:
     """Predict plain PyTorch and every strategy of the request, by its text and in its order.
 
-    Each answer is kept, so that another strategy, or another option of one, is all that is predicted anew. Raises SchedcastError if the
+    Answers are cached, so that only a new strategy, or a new option of one, is predicted. Raises SchedcastError if the
     job itself cannot be predicted.
     """
     with _ONE_AT_A_TIME, gc_paused():  # once for all strategies: each end of a pause walks the heap
@@ -270,7 +270,7 @@ def predict_many(request: JobRequest) -> dict[str, Answer | Refusal]:
 
 
 def fitting(request: JobRequest, strategy: str) -> Fitting:
-    """What fits in memory in place of a strategy that does not."""
+    """What fits in memory if a strategy does not."""
     with _ONE_AT_A_TIME:
         own = answers_of(asked_of(request), [strategy])
         refusal = own.forecasts[strategy]
@@ -287,9 +287,10 @@ def speed(request: JobRequest, strategy: str, measured_s: float | None) -> Norma
 
 
 def in_editor(request: JobRequest, strategy: str, order: Order | None = None) -> OnBoard:
-    """A strategy's plan, and what follows from an order of its tasks (None: its own). Both are kept, so that a move is all that is new.
+    """A strategy's plan, and the result of an order of its tasks (None: its own). Both are cached, so that only the moved order is
+    predicted.
 
-    Raises SchedcastError if the strategy cannot be predicted, and OrderError if the tasks are others.
+    Raises SchedcastError if the strategy cannot be predicted, and OrderError if the order has different tasks.
     """
     with _ONE_AT_A_TIME:
         asked = asked_of(request, strategy)
@@ -304,7 +305,7 @@ def in_editor(request: JobRequest, strategy: str, order: Order | None = None) ->
 
 
 def search(request: JobRequest, progress: Progress) -> Searched:
-    """Rank everything that the request's strategies (none: all) offer. One search runs at a time. Each plan is told to `progress`."""
+    """Rank everything that the request's strategies (none: all) offer. One search runs at a time. Each plan is reported to `progress`."""
     with _ONE_AT_A_TIME:
         asked = asked_of(request)
         target = asked.target
