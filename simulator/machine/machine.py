@@ -28,7 +28,7 @@ class Memory:
     """Memory of one device, or shared by several (partitions of one GPU).
 
     `cache_bytes`: size of the last-level cache that the cache model simulates. `saturation_share`: fraction of the SMs that saturates the
-    bandwidth. `reached`: the share of a data sheet's bandwidth that kernels reach, beside that of HBM, whose share is in the efficiencies;
+    bandwidth. `reached`: the share of a data sheet's bandwidth that kernels reach, relative to HBM, whose share is in the efficiencies;
     1 for a measured bandwidth.
     """
 
@@ -46,9 +46,9 @@ _WARP, _REGISTER_UNIT, _SHARED_UNIT = 32, 256, 128
 
 @dataclass(frozen=True)
 class SmLimits:
-    """What one SM holds of all resident blocks together: `threads`, `blocks`, `registers` and `shared_bytes`.
+    """The limits of one SM over all resident blocks together: `threads`, `blocks`, `registers` and `shared_bytes`.
 
-    `schedulers`: each has an equal part of the registers, and a warp's registers lie in one part.
+    `schedulers`: each has an equal part of the registers, and a warp's registers are in one part.
     """
 
     threads: int
@@ -58,7 +58,8 @@ class SmLimits:
     schedulers: int = 4
 
     def resident(self, threads: int, registers: int, shared_bytes: int) -> int:
-        """How many blocks of a kernel one SM holds at once, at least 1. `threads` of a block; `registers` of a thread, 0: unknown.
+        """How many blocks of a kernel are resident on one SM at a time, at least 1. `threads` of a block; `registers` of a thread, 0:
+        unknown.
 
         >>> SmLimits(threads=2048, blocks=32, registers=65536, shared_bytes=233472).resident(threads=256, registers=64, shared_bytes=0)
         4
@@ -81,11 +82,11 @@ class Device:
     `task_overhead_s`: time that the executor adds to every task on the lane (CPU; on a GPU the host lane has it).
     `shared_overhead_s`: extra time of an op call while another worker of the device also calls ops.
     `wake_s`: time from when a task is ready until a sleeping worker starts it.
-    `threads`: if above 0, the threads that work on one task together, as plain PyTorch uses a CPU; such a device has one SM.
-    `waiting`: what these do between ops, if the user's OMP_WAIT_POLICY says so: "active" or "passive".
+    `threads`: if above 0, the number of threads that work on one task together, as plain PyTorch uses a CPU; such a device has one SM.
+    `waiting`: what these threads do between ops, if the user's OMP_WAIT_POLICY is set: "active" or "passive".
     `workspace_bytes`: memory that stays allocated for each lane on which a matrix product has run.
     `reached`: the share of a data sheet's peaks that any kernel can reach, where it is known to be below 1.
-    `sm`: what an SM holds, if blocks per SM are to follow from what a block takes (`efficiencies.geometry`).
+    `sm`: the limits of an SM, if blocks per SM are to follow from the resources of a block (`efficiencies.geometry`).
     `clock_hz`, `power_w`: of a GPU, the boost clock and the power limit of its data sheet; 0: unknown.
     `errors`: as in `HostLane`.
     """
@@ -110,7 +111,7 @@ class Device:
 
     @property
     def share_name(self) -> str:
-        """What a task gets of the device, as cost keys name it: its SMs, or the threads that work on it together (`2-threads`)."""
+        """The part of the device that a task uses, as cost keys name it: its SMs, or the threads that work on it together (`2-threads`)."""
         if not self.threads:
             return str(self.sms)
         return "-".join(filter(None, (f"{self.threads}-threads", self.waiting)))
@@ -121,17 +122,18 @@ class HostLane:
     """The thread that issues tasks to `devices` in plan order.
 
     `dispatch_s`: the executor's own time to issue a task whose cost has an `issue_s` (a calibrated machine); otherwise the time per launch.
-    `switch_s`: time to go on with another lane, which every change of the lane takes, and the start of every period.
+    `switch_s`: time to switch to another lane, needed at every change of the lane and at the start of every period.
     `graph_launch_s`: time to launch a CUDA graph; `graph_node_s` more for each node, and `graph_branch_s` for each lane beyond the first.
     `node_gap_s`, `cross_gap_s`: gaps between two nodes of a CUDA graph on one stream and on two streams, on top of the measured costs.
-    `launch_gap_s`: what a kernel that is launched by itself takes longer than its measured cost, which includes the gap between two nodes
-    of a graph; negative if the gap between launched kernels is shorter.
-    `callback_s`: time for which a stream that calls a host function (a task with body `Host`) is blocked, besides the body's duration.
-    `call_s`: host time to issue such a call, besides `dispatch_s`.
-    `loop_s`: what PyTorch's own loop (modules, autograd) adds to the issue of an op, where no profile says so.
-    `forward_step_s`, `backward_step_s`: what a time step of a recurrent layer takes in the one call of cuDNN that launches the kernels of
-    all steps, where no profile says so.
-    `batch_s`, `sample_s`: what a training loop takes between two steps to load a batch, and more for each of its samples. A predicted step
+    `launch_gap_s`: how much longer a kernel that is launched individually takes than its measured cost, which includes the gap between two
+    nodes of a graph; negative if the gap between launched kernels is shorter.
+    `callback_s`: time for which a stream that calls a host function (a task with body `Host`) is blocked, in addition to the body's
+    duration.
+    `call_s`: host time to issue such a call, in addition to `dispatch_s`.
+    `loop_s`: time that PyTorch's own loop (modules, autograd) adds to issuing an op, if no profile has measured it.
+    `forward_step_s`, `backward_step_s`: host time per time step of a recurrent layer in the one call of cuDNN that launches the kernels of
+    all steps, if no profile has measured it.
+    `batch_s`, `sample_s`: time between two steps of a training loop to load a batch, and additional time per sample. A predicted step
     does not contain it.
     `errors`: by field, one standard deviation of the logarithm of a time that was not measured; a field without one counts as exact.
     """
@@ -185,20 +187,20 @@ class Machine:
 
     `library`: the library that runs collectives and messages between the devices, each of which is a process ("nccl", "gloo"); "" if one
     process has all devices and plans contain the copies of each collective. `collectives` (by `law_name`) and `peer_transfers` (by
-    "SOURCE>TARGET"): measured times of a collective or message, or of a transfer between two devices, that runs alone. Where one was
-    measured, links only determine what it shares. Else `protocols` say how the library uses the links.
+    "SOURCE>TARGET"): measured times of a collective or message, or of a transfer between two devices, that runs alone. If it was measured,
+    links only determine what it shares. Otherwise, `protocols` says how the library uses the links.
 
-    `receives`: "free" (a transfer needs nothing of its target but the link), or "blocking": as with NCCL, two devices pass messages to each
-    other, both ways, on one stream of each, where they run one after another in the order in which the device issues them. A receive holds
-    its stream until its bytes have arrived. It is issued where the plan has the transfer or, with "late", right before the first task that
-    reads what arrives. `plan.messages` says what follows.
+    `receives`: "free" (a transfer needs only the link to its target), or "blocking": as with NCCL, two devices exchange messages in both
+    directions on one stream of each device, where the messages run one after another in the order in which the device issues them. A
+    receive occupies its stream until its bytes have arrived. It is issued where the plan has the transfer or, with "late", right before the
+    first task that reads the received tensor; see `plan.messages`.
 
     `whole`: if the devices are partitions of one GPU, the machine with that GPU unsplit. A plan may use that device instead.
 
     `plain`: the machine as plain PyTorch uses it, if that differs (`for_pytorch`): all cores of a CPU work on one op at a time.
 
-    `pipe_bytes_per_s`: the one bandwidth of all transfers together in a model that has no links (DeePa's `cost=paper`), where a paper
-    states it; 0: the least between two devices.
+    `pipe_bytes_per_s`: the single bandwidth of all transfers in a model without links (DeePa's `cost=paper`), if a paper states it; 0: the
+    lowest between two devices.
 
     >>> ram = Memory("ram", size_bytes=2**30, bandwidth_bytes_per_s=1e11, cache_bytes=2**25)
     >>> machine = Machine("two cores", (Device("cpu:0", "cpu", sms=2, peak_flops={"fp32": 1e11}, memory="ram"),), (ram,))
@@ -235,7 +237,7 @@ class Machine:
         return replace(unsplit, devices=tuple(own))
 
     def for_devices(self, devices: Iterable[str]) -> "Machine":
-        """This machine, or the one of its variants that has `devices`: the unsplit GPU, or the CPU as plain PyTorch uses it."""
+        """This machine, or its variant that has `devices`: the unsplit GPU, or the CPU as plain PyTorch uses it."""
         if self._by_name.keys().isdisjoint(devices):
             for variant in filter(None, (self.whole, self.plain)):
                 if not variant._by_name.keys().isdisjoint(devices):
@@ -244,7 +246,7 @@ class Machine:
 
     @cached_property
     def layout(self) -> tuple:
-        """What a plan that does not use costs may depend on. Machines that differ in rates and times alone have equal ones."""
+        """What a plan that does not use costs may depend on. Machines that differ only in rates and times have equal ones."""
         return (
             tuple((d.name, d.kind, d.sms, d.memory, d.priority_levels, d.threads, d.waiting, d.workspace_bytes) for d in self.devices),
             tuple((memory.name, memory.size_bytes, memory.cache_bytes) for memory in self.memories),

@@ -69,7 +69,7 @@ def _entry(name: str) -> MachineEntry | None:
 
 
 def device_count(name: str) -> int:
-    """How many devices the machine called `name` has; 1 if no preset is called so. Raises SchedcastError for too many."""
+    """How many devices the machine called `name` has; 1 if no preset has this name. Raises SchedcastError for too many."""
     entry = _entry(name)
     return 1 if entry is None else entry.count
 
@@ -129,9 +129,9 @@ def _too_many(name: str, entry: MachineEntry, devices: int) -> str:
 
 
 def rated(machine: Machine) -> Machine:
-    """A preset as its data sheet rates it, whatever a profile measured that its costs come from; any other machine as it is.
+    """A preset as its data sheet rates it, even if its costs come from a profile; any other machine unchanged.
 
-    These are the figures to show of a machine by name: which costs were measured, and with them which figures, differs from job to job.
+    These are the figures to show for a named machine: which costs and figures were measured differs from job to job.
     """
     entry = _entry(machine.name)
     if entry is None:
@@ -156,7 +156,7 @@ def card_of(name: str) -> str:
 
 
 def one_gpu(product: str, sms: int = 0) -> Machine | None:
-    """The preset with a single GPU called `product`, or None. The vendor's name is ignored, since older drivers leave it out.
+    """The preset with a single GPU called `product`, or None. The vendor's name is ignored, since older drivers omit it.
 
     With `sms`, a preset of the same chip with as many SMs serves as well: a Tesla V100-DGXS-32GB has the peaks of a Tesla V100-SXM2-16GB.
     """
@@ -292,7 +292,7 @@ def _ends(entry: LinkEntry, names: list[str], sizes: Mapping[str, int]) -> list[
 
 
 def figures(name: str) -> dict[str, tuple[float, str]]:
-    """Each figure of the preset called `name`, by field, with its source; none if no preset is called so."""
+    """Each figure of the preset called `name`, by field, with its source; none if no preset has this name."""
     entry = _entry(name)
     return {} if entry is None else _figures(entry)
 
@@ -339,7 +339,7 @@ def gpu_machine(profile: "Profile", partitions: int = 1, name: str = THIS_GPU) -
 def replicated(one: Machine, count: int) -> Machine:
     """A machine with `count` copies of the only GPU of `one`, each with its own memory, host lane and links to the host.
 
-    Its collectives are NCCL's. Until those are measured, they are priced as if they passed through the host.
+    Its collectives are NCCL's. Until those are measured, their times are predicted as if they passed through the host.
     """
     device, memory = one.devices[0], one.memories[0]
     names = [f"cuda:{rank}" for rank in range(count)]

@@ -29,7 +29,7 @@ ABOUT: Mapping[str, str] = MappingProxyType({
 
 @dataclass(frozen=True)
 class Scale:
-    """By what each figure of a machine is multiplied; 1 leaves it as it is. `ABOUT` says what the fields mean."""
+    """The factor of each figure of a machine; 1 leaves it unchanged. `ABOUT` says what the fields mean."""
 
     sms: float = 1.0
     flops: float = 1.0

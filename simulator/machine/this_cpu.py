@@ -76,7 +76,7 @@ def link_bytes_per_s(link: str) -> float | None:
 
 
 def receives_of(link: str) -> Receives:
-    """How messages are received (`Machine.receives`): what stands behind the comma in `link`, or alone; else "free"."""
+    """How messages are received (`Machine.receives`): the text after the comma in `link`, or its whole text; else "free"."""
     last = link.rpartition(",")[2]
     return BLOCKING if last == BLOCKING else LATE if last == LATE else FREE
 

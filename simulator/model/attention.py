@@ -1,4 +1,4 @@
-"""Which kernel attention runs on a GPU: the one that PyTorch chooses, or cuDNN's, which has instructions of its own for newer chips."""
+"""Which kernel attention runs on a GPU: the one that PyTorch chooses, or cuDNN's, which uses special instructions of newer chips."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ def drops_weights(graph: TrainingGraph) -> bool:
 
 
 def with_attention(graph: TrainingGraph, kernel: str) -> TrainingGraph:
-    """The graph whose attention runs a kernel of `ATTENTIONS`; ops in other types than 16 bits keep theirs."""
+    """The graph whose attention runs a kernel of `ATTENTIONS`; ops in other types than 16 bits keep their kernel."""
     if kernel == PYTORCH:
         return graph
     ops = []

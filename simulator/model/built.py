@@ -22,8 +22,8 @@ from traces.errors import Code, SchedcastError
 def arguments(module: torch.nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the positional and the keyword arguments with which a module is called on the inputs of a factory.
 
-    A mapping holds keyword arguments if the module's forward has these names, a tuple or list positional ones if it takes as many.
-    Otherwise, as with any other object, the inputs are the one argument.
+    A mapping has keyword arguments if the module's forward has these names; a tuple or list has positional arguments if forward takes that
+    many. Otherwise, as with any other object, the inputs are a single argument.
     """
     if isinstance(inputs, Mapping) and _accepts(module, **inputs):
         return (), dict(inputs)
@@ -97,7 +97,8 @@ class Built:
     `scaler`: the carried tensors of a gradient scaler by name (`simulator.model.gradients`); empty without one.
     `autocast`: the lower precision in which `run` computes, and the kind of device whose rules autocast follows. `fused_dropout`: capture
     attention with dropout as the one op that PyTorch's own loop runs on a GPU. `lowered`: the precision of the copy of the parameters that
-    computes (`simulator.model.ops.mixed`); empty if the parameters themselves do. `assumed`: what was not said, in sentences' ends.
+    computes (`simulator.model.ops.mixed`); empty if the parameters themselves do. `assumed`: what the factory did not specify, as ends of
+    sentences.
     """
 
     module: torch.nn.Module
@@ -127,9 +128,9 @@ class Built:
 
         A tensor that `convert` returns as it is stays the same object.
 
-        `Module.to` does not do: it cannot replace fake tensors.
+        `Module.to` is not enough: it cannot replace fake tensors.
         """
-        # By id. The originals are kept too, because the id of a freed tensor may be used again.
+        # By id. The originals are retained too, because the id of a freed tensor may be used again.
         converted: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
         def once(item: torch.Tensor) -> torch.Tensor:
@@ -149,7 +150,7 @@ class Built:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Within the block the module may be trained or moved; at its end every tensor is in its place again, with its former value.
+        """Within the block the module may be trained or moved; at its end every tensor is restored, with its former value.
 
         This takes one copy of all tensors. Gradients are dropped.
         """
@@ -186,7 +187,7 @@ class Built:
                 raise unfit_loss(output, error) from error
 
 
-# What a factory must return to be trained by a plan. Each check refuses, in one line, what a plan cannot compute as PyTorch does.
+# Requirements of a factory's result. Each check refuses, in one line, what a plan cannot compute as PyTorch does.
 
 
 def check_module(name: str, module: torch.nn.Module) -> None:
@@ -217,7 +218,7 @@ def check_module(name: str, module: torch.nn.Module) -> None:
 
 
 def check_hooks(name: str, module: torch.nn.Module) -> None:
-    """Raise SchedcastError for hooks on parameters and buffers: they are Python code that a plan would leave out.
+    """Raise SchedcastError for hooks on parameters and buffers: they are Python code that a plan would skip.
 
     Hooks on modules and on activations are fine: what they compute is captured.
     """
@@ -273,7 +274,7 @@ def check_batch(name: str, batch: int, inputs: Mapping[str, torch.Tensor], input
 
 
 def _grow(shapes: Mapping[str, tuple[int, ...]], batch: int, inputs_for: Callable[[int], Mapping[str, torch.Tensor]]) -> bool:
-    """Whether any shape is another for `batch` samples. If the factory fails for that many, it heeds them."""
+    """Whether any shape differs for `batch` samples. If the factory fails for that many, it does use the batch size."""
     try:
         with torch.random.fork_rng(devices=()):
             others = inputs_for(batch)

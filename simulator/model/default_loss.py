@@ -9,7 +9,7 @@ from torch.nn import functional
 from simulator.model.user_code import blamed
 from traces.errors import Code, SchedcastError
 
-#: What is assumed of a target of floats, if there is no loss.
+#: The assumption about a target of floats, if there is no loss.
 PROBABILITIES = "the target, which is of floats, holds probabilities of classes, and the loss is cross-entropy; give a loss if it is not so"
 #: What torchvision's outputs with auxiliary heads call these -> the weight of their loss. That of a classifier is from Szegedy et al.
 #: 2014, section 5; that of a segmentation head is from torchvision's own recipe.
@@ -17,7 +17,7 @@ AUXILIARY = {"aux_logits": 0.3, "aux_logits1": 0.3, "aux_logits2": 0.3, "aux": 0
 
 
 class MissingLossError(SchedcastError):
-    """A model that needs a loss, or another one. `details`: the lines of code to write, which the command line prints."""
+    """A model that needs a loss, or a different one. `details`: the lines of code to write, which the command line prints."""
 
     code = Code.MODEL
 

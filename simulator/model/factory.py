@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from simulator.model.built import Built
     from simulator.model.workloads.data import Batches
 
-#: How the names begin of modules that exist already (`simulator.model.live`).
+#: The prefix of names of modules that exist already (`simulator.model.live`).
 LIVE = "live:"
-#: What is assumed of a model that comes in evaluation mode.
+#: The assumption about a model in evaluation mode.
 TRAINING = "the model, which is in evaluation mode (.eval()), trains in training mode, all its layers"
 EXPECTED = "(module, inputs), (module, inputs, target) or (module, inputs, target, loss)"
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Blocks of a model that are alike but for their parameters: NAME.0, NAME.1 and so on, from number `first` to the last.
+    """Blocks of a model that are identical except for their parameters: NAME.0, NAME.1 and so on, from number `first` to the last.
 
     `few`: the factory of the same model with four blocks from `first` on. `more`: how many more this model has.
     """
@@ -40,9 +40,9 @@ class Factory:
     `fingerprint` is a hash of everything that decides the model, for the cache of captured graphs. It is None for a user's factory, which
     may read files, environment variables and any module: its graphs are never cached. `data(batch, seed)` returns the batches to train on;
     None if there is only the one batch that `call` makes. `returned` is set once `call` has returned: later calls have no time limit.
-    `checked` is set once a result was found to depend on the batch. `repeats`: whether capture must see that every step is the same.
-    `kept`: graphs that were captured in this process, of a module that exists already; None if every capture makes a new one. `stack`: of a
-    model whose graph follows from that of one with fewer blocks.
+    `checked` is set once a result was found to depend on the batch. `repeats`: whether capture must check that every step is the same.
+    `kept`: the cache of graphs captured in this process, for a module that exists already; None if every capture makes a new module.
+    `stack`: of a model whose graph follows from that of one with fewer blocks.
     """
 
     name: str

@@ -61,7 +61,10 @@ def find_factory(spec: str, image_size: int | None = None) -> Factory:
 
 
 def _stack(workload: Workload, size: int, code: str) -> Stack | None:
-    """The alike blocks of a language model; None of other models, and if it has few. `code`: a hash of that of the built-in models."""
+    """The identical blocks of a language model; None for other models, and if it has only a small number of blocks.
+
+    `code`: a hash of that of the built-in models.
+    """
     form = language_model(workload.name)
     if form is None:
         return None

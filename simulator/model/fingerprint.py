@@ -26,7 +26,7 @@ from simulator.model.built import tensors_of
 
 #: Objects that are looked at, at most, and the bytes of the tensors and arrays whose content is compared.
 MOST_OBJECTS, MOST_BYTES = 50_000, 1 << 24
-#: Packages whose functions stay as they are, unless somebody replaces them: what they read is in `_switches`.
+#: Packages whose functions do not change unless they are replaced: what they read is in `_switches`.
 _FIXED = {*sys.stdlib_module_names, "torch", "numpy", __name__.partition(".")[0]}
 #: What is compared by its value, as it does not change.
 _VALUES = (
@@ -41,7 +41,7 @@ _IDENTITIES = (
 )  # fmt: skip
 #: Functions with a cache.
 _CACHED = type(cache(lambda: None))
-#: Objects that hold others: those that are often empty, and all.
+#: Objects that contain others: those that are often empty, and all.
 _HOLDERS = (dict, OrderedDict, tuple, list, set)
 _CONTAINERS = (list, tuple, deque, dict, set, frozenset)
 #: Built-in functions that read what cannot be seen from the code.
@@ -49,7 +49,7 @@ _HIDDEN = {"open", "input", "eval", "exec", "__import__", "globals"}
 #: Methods that only other kinds of code call: making, copying and printing objects. Those of classes that the code names are read too.
 _MAKING = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__class_getitem__"}
 _UNREAD = {"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__", "__deepcopy__", "__del__"}
-#: Methods that PyTorch calls, besides those with two underscores.
+#: Methods that PyTorch calls, in addition to those with two underscores.
 _CALLED = {"forward", "backward", "setup_context", "jvp"}
 
 
@@ -58,7 +58,7 @@ class _UnclearError(Exception):
 
 
 class _Same:
-    """Equal to another one of the same object, which it holds, so that no other object has its address."""
+    """Equal to another one of the same object. It references the object, so that no other object gets its address."""
 
     __slots__ = ("_item",)
 

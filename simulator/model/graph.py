@@ -78,11 +78,11 @@ class TrainingGraph:
 
     `values` holds every tensor; their `device` is empty, because a plan places them. `parameters` are the trainable ones that receive a
     gradient, in module order. `layers` maps each parameter to the module that owns it. `gradients` maps a parameter to the operand with its
-    gradient, which has the parameter's strides and a storage of its own. `constants` holds tensors that the model keeps outside its
+    gradient, which has the parameter's strides and a separate storage. `constants` has the tensors that the model stores outside its
     parameters and buffers, as texts (`simulator.model.ops.aten_json`). `assumptions`: what is assumed of values that shapes depend on; a
     graph that assumes something is predicted, and cannot run. `draws`: how often the step draws random numbers, for results that nothing
     needs as well. `checkpoint`: how much of the forward the backward repeats (`simulator.model.checkpoint`), in words; empty for nothing.
-    `taken`: what the user has not said and is taken for granted, in words; a graph of it can run. `counts`: by value that no op makes, and
+    `taken`: assumptions about what the user has not specified, in words; such a graph can run. `counts`: by value that no op makes, and
     that is one for all parts of a batch, how it is counted.
 
     >>> from simulator.model.job import Job

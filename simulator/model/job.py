@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class PlansInUse(WeakValueDictionary[tuple, Plan]):
-    """Plans that somebody still holds, by what they were made from. Other processes receive none of them."""
+    """Plans that are still referenced, by what they were made from. Other processes receive none of them."""
 
     def __reduce__(self) -> tuple[type["PlansInUse"], tuple[()]]:
         """Pickle as an empty one."""
@@ -40,7 +40,7 @@ GraphArguments = tuple[int, int, bool]
 DEFAULT = "default"
 PRECISIONS = (DEFAULT, "fp32", "tf32", "bf16", "mixed", "amp", "amp-fp16", "fp64")
 LAYOUTS = ("nchw", "nhwc")
-#: Microbatches of a step at most: every one has inputs of its own, also in plans that leave out those in the middle.
+#: The most microbatches of a step: each has its own inputs, also in plans that omit those in the middle.
 MOST_ACCUMULATED = 10_000
 
 
@@ -167,7 +167,7 @@ class Job:
 
     @property
     def needs_all_gradients(self) -> str:
-        """What of the job needs every gradient before the first update, in words that follow "cannot"; empty if nothing does."""
+        """The part of the job that needs every gradient before the first update, in words that follow "cannot"; empty if there is none."""
         if self.clip_norm is not None:
             return f"clip by the global norm (--clip-norm {self.clip_norm})"
         return f"skip steps whose gradients overflow (--precision {self.precision})" if self.scales_loss else ""
@@ -221,9 +221,9 @@ class Job:
 
     @property
     def few(self) -> int:
-        """Whether plans may leave out microbatches that do what others do (`strategies.few`): they are predicted, and do not run.
+        """Whether plans may omit microbatches that repeat others (`strategies.few`): such plans are predicted, and cannot run.
 
-        0: they may not; 1: as many as they can; 2: fewer, so that a step has longer to get into its pace.
+        0: they may not; 1: they omit as many as they can; 2: fewer, so that a step has more time to become periodic.
         """
         return self._few
 
@@ -236,7 +236,7 @@ class Job:
         return job
 
     def _carried(self, job: "Job", *shared: str) -> "Job":
-        """A copy of this job with what no argument gives: how a device runs it, its factory, and the `shared` attributes."""
+        """A copy of this job, including what no argument sets: how a device runs it, its factory, and the `shared` attributes."""
         for name in ("_fused", *shared):
             object.__setattr__(job, name, getattr(self, name))
         if "factory" in self.__dict__:  # which may be of no model that a name leads to
@@ -303,7 +303,7 @@ class Job:
     def graph(self, batch: int | None = None, parts: int | None = None, division: Division = UNDIVIDED) -> TrainingGraph:
         """Return the graph of one (micro-)batch of `batch` samples, with its loss divided by `parts`, and with the repeated forwards.
 
-        It is cached in memory and, unless the model is a user's, on disk: nobody can know on what the code of a user's factory depends.
+        It is cached in memory and, unless the model is a user's, on disk: it cannot be known what the code of a user's factory depends on.
         `parts`: the number of such batches in a step, over all devices; default: `accumulate`. `division`: whose part of the layers the
         graph has.
         """

@@ -22,7 +22,7 @@ from traces.process import interrupts_delayed, spec_of
 
 #: What follows `hf:`, in words.
 HF_NAMES = "a model type (hf:bert), a class (hf:BertForTokenClassification) or a config.json"
-#: Kernels that are transformers' own. Others it fetches from a hub, as owner/repository or by a name, if their package is missing.
+#: Kernels that are part of transformers. It fetches others from a hub, as owner/repository or by a name, if their package is missing.
 _OWN_KERNELS = ("eager", "sdpa", "flex_attention", "grouped_mm", "batched_mm")
 #: Bytes of a config.json at most.
 _MOST_BYTES = 1 << 24
@@ -53,7 +53,7 @@ def library_factory(spec: str, image_size: int | None) -> Factory:
 
 
 def define_missing_operators() -> None:
-    """Let torchvision be imported although its compiled operators do not load, as beside a PyTorch that it was not built for.
+    """Let torchvision be imported although its compiled operators do not load, as with a version of PyTorch that it was not built for.
 
     Its import stops at two operators that only detection uses. They get a schema here, and no kernel.
     """

@@ -36,7 +36,7 @@ def live_factory(
 ) -> tuple[Factory, int]:
     """Return the factory of a live module, and the samples of its batch.
 
-    It is the one made before if it is certain that nothing has changed since of what a capture depends on (`simulator.model.fingerprint`).
+    It is the earlier one if it is certain that nothing that a capture depends on has changed since then (`simulator.model.fingerprint`).
 
     `inputs`, `target`: a tensor, or a tuple, mapping or dataclass of them, on any device. `loss(output, target)` is a scalar; by default
     that of `default_loss`. `batch`: the number of samples, by default the most frequent extent of dimension 0. The tensors of another
@@ -153,7 +153,7 @@ def _copied(module: torch.nn.Module) -> torch.nn.Module:
                 memo[id(tensor)] = torch.nn.Parameter(alone, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else alone
     try:
         return copy.deepcopy(module, memo)
-    except Exception as error:  # what a module holds may refuse to be copied in any way
+    except Exception as error:  # attributes of a module may refuse to be copied with any error
         raise SchedcastError(f"{type(module).__name__} cannot be copied: {brief(error)}; expected a module for copy.deepcopy") from error
 
 

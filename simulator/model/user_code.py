@@ -89,20 +89,20 @@ def _is_foreign(name: str) -> bool:
     return not standard or any(part in _LIBRARIES for part in path.parts)
 
 
-# Watches a user's factory and model while they run: says how far they are, and ends code that hangs. Ctrl-C works all the while.
+# Watches a user's factory and model while they run: reports progress, and ends code that hangs. Ctrl-C works throughout.
 
 
 #: Name of the environment variable that sets the limit in seconds.
 VARIABLE = "SCHEDCAST_FACTORY_SECONDS"
-#: The default limit for code that does not get on, and the time after which a line says what is waited for. Both in seconds.
+#: The default limit for code without progress, and the time after which a line says what is running. Both in seconds.
 LIMIT_S, NOTICE_S = 50.0, 20.0
-#: Code that gets on may take this many limits: it may do so for ever, in an endless loop.
+#: Code with progress may take this many limits, since an endless loop makes progress, too.
 MOST_LIMITS = 40
 #: Seconds between two looks at the code, and the time from which its progress is shown.
 LOOK_S, SHOWN_S = 1.0, 2.0
 #: Seconds after the limit in which the code may end by itself. Then the process ends: the code swallows every exception.
 GRACE_S = 5.0
-#: What is running and how far it is, as messages of level INFO, about one in a second. An empty one says that it has ended.
+#: What is running and its progress, as messages of level INFO, about one in a second. An empty one says that it has ended.
 progress_log = logging.getLogger("schedcast.progress")
 
 

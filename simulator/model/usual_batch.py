@@ -8,9 +8,9 @@ from traces.files import read_bytes
 
 
 def usual_batch(spec: str, devices: int = 1) -> int:
-    """Return the usual batch of the model that `spec` names (see `find`), or the next larger one that divides among so many devices.
+    """Return the usual batch of the model that `spec` names (see `find`), or the next larger one that divides among the devices.
 
-    A user's factory says it as the default of its argument, `def make(batch_size=16)`, which is read without running the file.
+    A user's factory states it as the default of its argument, `def make(batch_size=16)`, which is read without running the file.
     """
     return -(-_usual(spec) // devices) * devices
 

@@ -1,4 +1,5 @@
-"""The loss of a batch in parts as one mean over the whole batch, where targets that do not all count make the parts' means another one.
+"""The loss of a batch in parts as one mean over the whole batch, for losses that skip some targets, where the mean of the parts' means
+differs.
 
 The number that each part's loss is divided by becomes that of the whole batch over the number of parts, so that the mean of the parts'
 losses is the loss of the batch. It is counted in the targets before the first forward, and summed over devices, as transformers does
@@ -35,7 +36,7 @@ _MULTIPLES = frozenset({*_OF_PART, *_ADDS, *_AVERAGES, "aten.clone.default"})
 def with_whole_mean(graph: TrainingGraph, parts: int) -> TrainingGraph:
     """The graph of one of `parts` parts of a batch, with losses that have the mean of the whole batch.
 
-    It is the same graph if nothing makes the parts' means another one. Raises SchedcastError for a mean whose number of targets does not
+    It is the same graph if the mean of the parts' means is the same. Raises SchedcastError for a mean whose number of targets does not
     add up over the parts.
     """
     counts: dict[str, Count] = {}
@@ -73,7 +74,7 @@ def with_whole_mean(graph: TrainingGraph, parts: int) -> TrainingGraph:
 
 
 def noted(graph: TrainingGraph, parts: int, repeats: bool) -> dict[str, object]:
-    """What the semantics of a plan say of a loss that is divided by the numbers of `parts` parts: nothing if that is one mean.
+    """What the semantics of a plan say about a loss that is divided by the numbers of `parts` parts: nothing if that is one mean.
 
     `repeats`: as in `Factory`; targets of built-in models are never skipped.
     """
@@ -144,7 +145,7 @@ def _of_ratio(graph: TrainingGraph, index: int, parts: int) -> Count:
 
 
 def _check_multiples(graph: TrainingGraph, index: int) -> None:
-    """Raise SchedcastError if the loss is something else of a mean than a multiple, to which others may be added."""
+    """Raise SchedcastError if the loss is not a multiple of a mean, to which other losses may be added."""
     storage = {name: value.storage for name, value in graph.values.items()}
     of_mean = {storage[graph.ops[index].writes[0].value]}
     following = [op for op in graph.ops[index + 1 :] if op.phase == FORWARD]

@@ -1,4 +1,4 @@
-"""The fields of a plan, and what follows from them without a machine."""
+"""The fields of a plan, and properties that follow from them without a machine."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -15,11 +15,11 @@ T = TypeVar("T")
 class PlanContents:
     """What a strategy decided: the fields of a plan, and properties derived from them alone.
 
-    A run repeats the first segment for its number of iterations, completes these, goes on with the next segment, and so on; the last one
-    goes on as long as the run. `losses` are the scalar values whose mean is the step's loss (one per microbatch of each segment, or one
-    per shard of a microbatch). `gradients` maps a parameter, or a value that holds a piece of one (`gradient_sources`), to the operand
-    that holds its complete gradient, in the last segment. `semantics` describes what differs from plain training. `left_out`: microbatches
-    of a plan that is only predicted.
+    A run repeats the first segment for its number of iterations, completes them, continues with the next segment, and so on; the last
+    segment continues until the run ends. `losses` are the scalar values whose mean is the step's loss (one per microbatch of each segment,
+    or one per shard of a microbatch). `gradients` maps a parameter, or a value with a piece of one (`gradient_sources`), to the operand
+    with its complete gradient, in the last segment. `semantics` describes what differs from plain training. `left_out`: the omitted
+    microbatches of a plan that can only be predicted.
     """
 
     strategy: str
@@ -33,10 +33,10 @@ class PlanContents:
     left_out: LeftOut | None = None
 
     def derived(self, make: "Callable[..., T]", *arguments: object) -> T:
-        """Return `make(self, *arguments)`, which is computed once and kept as long as the plan.
+        """Return `make(self, *arguments)`, which is computed once and cached as long as the plan exists.
 
-        For what follows from the plan and hashable arguments alone, so that a machine with other figures need not derive it again. Callers
-        do not change the result.
+        For results that depend only on the plan and hashable arguments, so that they need not be derived again for a machine with other
+        figures. Callers must not change the result.
         """
         key = (make, *arguments)
         if key not in self._derived:
@@ -48,12 +48,12 @@ class PlanContents:
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone, for other processes: they derive what they need."""
+        """Only the fields, for other processes, which derive what they need."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
     def tasks(self) -> tuple[Task, ...]:
-        """The tasks of the last segment's period, in issue order; of most plans all tasks."""
+        """The tasks of the last segment's period, in issue order; in most plans, all tasks."""
         return self.segments[-1].tasks
 
     @cached_property
@@ -69,7 +69,7 @@ class PlanContents:
         return tuple(task for segment in self.segments for task in segment.tasks)
 
     def require_whole(self) -> None:
-        """Raise SchedcastError if the plan leaves out microbatches, so that it is only predicted."""
+        """Raise SchedcastError if the plan omits microbatches, so that it can only be predicted."""
         if self.left_out is not None:
             raise SchedcastError(f"{self.strategy}: {self.left_out.words}, to be predicted; plan it with fold=off, or for a run", Code.PLAN)
 
@@ -83,7 +83,7 @@ class PlanContents:
 
     @cached_property
     def parts(self) -> tuple[Self, ...]:
-        """The plan's segments, each as a plan of its own. All parts have the values that live as long as the job."""
+        """The plan's segments, each as a separate plan. All parts have the values that live as long as the job."""
         return (self,) if len(self.segments) == 1 else tuple(self._part(segment) for segment in self.segments)
 
     def _part(self, segment: Segment) -> Self:
@@ -113,7 +113,7 @@ class PlanContents:
 
     @cached_property
     def runs(self) -> tuple[float, ...]:
-        """Per task, for how many of a step it stands, itself included: with those of the microbatches that are left out."""
+        """Per task, how many tasks of a step it represents, itself included: those of omitted microbatches count."""
         left = self.left_out
         if left is None:
             return (1.0,) * len(self.tasks)
@@ -124,7 +124,7 @@ class PlanContents:
     def gradient_sources(self) -> dict[str, Operand]:
         """By name in `gradients`, the parameter of the job that it is the gradient of, or the piece of that parameter (`plan.tensors`).
 
-        A name that is no value of the plan, or one without a source, is that of a whole parameter of the job.
+        A name that is not a value of the plan, or a value without a source, means a whole parameter of the job.
         """
         values = {name: self.values.get(name) for name in self.gradients}
         return {
@@ -134,7 +134,7 @@ class PlanContents:
 
     @cached_property
     def largest_lag(self) -> int:
-        """The largest lag of `tasks`: how many more periods a run takes than it has iterations."""
+        """The largest lag of `tasks`: how many more periods than iterations a run has."""
         return max((task.lag for task in self.tasks), default=0)
 
     @cached_property
@@ -163,7 +163,7 @@ class PlanContents:
     def instances(self) -> tuple[tuple[str, ...], ...]:
         """Per task, the per-iteration storages it accesses, each once, in the order of its operands.
 
-        The last access of an input is also that of those for which it stands (`LeftOut.inputs`).
+        The last access of an input is also that of the inputs that it represents (`LeftOut.inputs`).
         """
         carried, values = self.carried, self.values
         accessed = [
@@ -177,5 +177,5 @@ class PlanContents:
         return tuple(accessed)
 
     def storage_of(self, operand: Operand) -> str:
-        """The storage that an operand lies on."""
+        """The storage of an operand."""
         return self.values[operand.value].storage

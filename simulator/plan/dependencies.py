@@ -1,7 +1,7 @@
 """The hazards of a plan's sequential program: read-after-write, write-after-read and write-after-write per storage.
 
-Two operands of one storage conflict only if their boxes overlap. A box is what the slices and selects at the start of an operand's view
-steps keep. Dependencies are derived here only; simulator, validator and executors all use this module.
+Two operands of one storage conflict only if their boxes overlap. A box is the part of a value that the slices and selects at the start of
+an operand's view steps select. Dependencies are derived only here; simulator, validator and executors all use this module.
 """
 
 import json
@@ -22,7 +22,7 @@ _At = tuple[int, int]
 
 
 def box(operand: Operand, shape: tuple[int, ...]) -> Box | None:
-    """Half-open range per dimension of the value that the slices and selects at the start of the view steps keep; None for all of it.
+    """Half-open range per dimension of the value that the slices and selects at the start of the view steps select; None for all of it.
 
     >>> from simulator.plan.task import ViewStep
     >>> first_rows = Operand("x", (2, 10), (10, 1), "float32", (ViewStep("aten.slice.Tensor", "[0, 0, 2]"),))
@@ -123,7 +123,7 @@ class Dependencies:
         return self._rows(iterations)[period]
 
     def existing(self, period: int, iterations: int | None = None, among: Sequence[int] | None = None) -> Sequence[int]:
-        """Those of the tasks `among`, by default of all in issue order, that run in `period`: in none but their iterations.
+        """The tasks of `among` (default: all, in issue order) that run in `period`: tasks run only in their iterations.
 
         They are indices. `iterations` as in `edges`.
         """

@@ -1,4 +1,4 @@
-"""Where the updates of single layers stand among the other tasks of a step (Jiang et al., "Optimizer Fusion").
+"""Where the updates of single layers are placed among the other tasks of a step (Jiang et al., "Optimizer Fusion").
 
 Algorithm 3 updates as soon as nothing else needs the gradients and the old parameters; algorithm 2, just before the new ones are needed.
 """

@@ -1,4 +1,4 @@
-"""A plan as a JSON document and back, without loss. Fields at their defaults are left out."""
+"""A plan as a JSON document and back, without loss. Fields at their defaults are omitted."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,14 +19,14 @@ SCHEMA = "schedcast.plan/1"
 _MOST_LAUNCHES, _MOST_WORK, _LARGEST_EXTENT = 2**40, 1e30, 2**63
 #: A petabyte: no tensor is larger, and sums of bytes stay within 64 bits.
 LARGEST_STORAGE = 2**50
-#: The largest lag of a segment, alone and times its tasks: so many periods and executions pass before the steady state.
+#: The largest lag of a segment, alone and times its tasks: this many periods and executions pass before the steady state.
 _LARGEST_LAG, _MOST_LAGGING = 1000, 1_000_000
 
 
 def dump(plan: Plan) -> dict[str, Any]:
     """The plan as JSON data: `load(json.loads(json.dumps(dump(plan)))) == plan`.
 
-    Raises SchedcastError if options or semantics hold anything that JSON cannot express (a tuple, an object, NaN).
+    Raises SchedcastError if options or semantics contain anything that JSON cannot express (a tuple, an object, NaN).
     """
     for field in ("options", "semantics"):
         content = dict(getattr(plan, field))

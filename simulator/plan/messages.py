@@ -1,10 +1,10 @@
 """Messages between devices whose receives block (`Machine.receives`): the order in which they run, and orders that deadlock.
 
-Two devices pass messages to each other, both ways, on one stream of each, which runs them in the order in which the device issues them. A
-message occupies both streams: it starts when both devices have got to it. A device issues its sends where the plan has the transfers. If it
-issues its receives there too, both devices have the order of the plan, and messages run in this order: a message may wait for one that it
-does not need, and none deadlocks. Receives that are issued late, right before the first task that reads what arrives, may come in another
-order than the other device has. Then either device waits forever for a message that the other one issues only afterwards.
+Two devices exchange messages in both directions on one stream of each device, which runs them in the order in which the device issues them.
+A message occupies both streams: it starts when both devices have reached it. A device issues its sends where the plan has the transfers. If
+it issues its receives there too, both devices have the order of the plan, and messages run in this order: a message may wait for one that
+it does not need, but there is no deadlock. Receives that are issued late, right before the first task that reads the received tensor, may
+come in a different order than on the other device. Then each device waits forever for a message that the other one issues only later.
 
 Not modeled: the host's time to issue a receive, messages that are small enough for the library to buffer, and that PyTorch lets a message
 wait for all ops that were issued before it.
@@ -92,7 +92,7 @@ def _issued(plan: PlanContents, tasks: Sequence[Task], pairs: Mapping[int, tuple
 
 
 def _first_readers(plan: PlanContents, tasks: Sequence[Task], messages: Iterable[int]) -> dict[int, int | None]:
-    """By message, the first task of its iteration that needs what arrives; None if no task does."""
+    """By message, the first task of its iteration that reads the received tensors; None if no task does."""
     readers: dict[str, list[At]] = {}  # (lag, index), the order of an iteration
     for index, task in enumerate(tasks):
         for storage in {plan.storage_of(operand) for operand in task.inputs}:

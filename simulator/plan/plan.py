@@ -1,7 +1,7 @@
 """The plan: plain data that says which task runs where, in what order, reading and writing which values.
 
 A strategy creates a plan. The simulator and the executors consume the same object, and it goes to JSON and back without loss
-(`simulator.plan.json`). A plan means this: the issue order of a period, repeated period after period without the skipped tasks, is a
+(`simulator.plan.json`). The meaning of a plan: the issue order of a period, repeated period after period without the skipped tasks, is a
 sequential program (`program`), and any execution that respects its hazards (`simulator.plan.dependencies`) gives the same numbers.
 """
 

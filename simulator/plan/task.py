@@ -67,7 +67,7 @@ CARRIED_KINDS = frozenset({PARAMETER, BUFFER, OPTIMIZER_STATE})
 FORWARD, BACKWARD, UPDATE, TRANSFER, COLLECTIVE = "forward", "backward", "update", "transfer", "collective"
 PHASES = (FORWARD, BACKWARD, UPDATE, TRANSFER, COLLECTIVE)
 
-#: What the names of forward ops that run again in backward, and of the values that they write, have behind those of the first ones.
+#: The suffix of the names of forward ops that run again in backward, and of the values that they write.
 AGAIN = "#again"
 
 
@@ -112,7 +112,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Memory of one device. Several values may lie on one storage."""
+    """Memory of one device. Several values may be on one storage."""
 
     name: str
     bytes: int
@@ -123,8 +123,8 @@ class Storage:
 class Value:
     """A named tensor.
 
-    `storage`: what its bytes lie on, by default one of its own with its name. `source`: the tensor of the job, and the view steps that cut
-    a shard of it, that the initial content comes from.
+    `storage`: where its bytes are; by default, a separate storage with its name. `source`: the tensor of the job that the initial content
+    comes from, and the view steps that cut a shard of it.
     """
 
     name: str
@@ -145,7 +145,7 @@ class Value:
         return Operand(self.name, self.shape, self.strides, self.dtype)
 
     def origin(self) -> Operand:
-        """Of a graph's parameter or buffer: what of the job's tensors it is."""
+        """For a graph's parameter or buffer: which part of the job's tensor it is."""
         return self.source or self.operand()
 
 
@@ -161,11 +161,11 @@ class Work:
 class Resource(StrEnum):
     """What decides how long a task takes, and what it competes for with other tasks."""
 
-    #: A kernel on the SMs of a GPU, or an op on a CPU core. Its time is a matter of calibration.
+    #: A kernel on the SMs of a GPU, or an op on a CPU core. Calibration measures its time.
     COMPUTE = "compute"
     #: Bytes that pass over the links of the machine, from one place to another (`Body.ends`).
     LINK = "link"
-    #: An operation of several devices at once over the links between them. The body is a `bodies.collective.Collective`.
+    #: An operation of several devices together over the links between them. The body is a `bodies.collective.Collective`.
     COLLECTIVE = "collective"
     #: The host, for the body's own `duration_s`. A GPU's stream waits meanwhile.
     HOST = "host"
@@ -203,11 +203,11 @@ class Body:
     is_update: bool = False
     #: Whether it waits for another process while it runs, so that no worker of the device should.
     waits_for_peers: bool = False
-    #: The ends of what moves as many bytes at the same time and is not in the plan (`bodies.copy.Copy`).
+    #: The ends of concurrent transfers of equally many bytes that are not in the plan (`bodies.copy.Copy`).
     beside: tuple[tuple[str, str], ...] = ()
     #: Whether the host itself runs it before it issues the next task: on a GPU, nothing is launched and no stream waits.
     on_host: bool = False
-    #: Whether the host that issues it goes on only when it has ended. A graph, whose launch issues everything at once, cannot contain it.
+    #: Whether the host that issues it continues only when it has ended. A graph, whose launch issues everything at once, cannot contain it.
     blocks_host: bool = False
 
     @property
@@ -270,7 +270,7 @@ class Body:
 
     @property
     def as_measured(self) -> "Body":
-        """The body to time for the key: this one, unless the key leaves something out."""
+        """The body to time for the key: this one, unless the key omits something."""
         return self
 
     @property
@@ -287,11 +287,11 @@ class Body:
         return None
 
     def temporaries(self, task: "Task") -> list[int]:
-        """Bytes of the tensors that the task makes for itself and holds at one time."""
+        """Peak bytes of the task's temporary tensors."""
         return []
 
     def made(self, task: "Task") -> list[int]:
-        """Bytes of the memory that the task takes for tensors of its own, of which it may hold a part at one time."""
+        """Bytes of all the task's temporary tensors, which need not exist at the same time."""
         return []
 
     def moved_bytes(self, task: "Task") -> int:
@@ -317,8 +317,8 @@ class Task:
     """One unit of work on one lane. In period p it works on iteration p − lag, and is skipped if that is negative.
 
     `priority`: smaller is more urgent. `after`: names of tasks of the same period that must end first. `reads`, `writes` and `mutates`
-    are disjoint. Bodies refer to `reads + mutates` by position. `view_calls`: by how many calls plain PyTorch makes more views
-    than the executor before this op. `action`: the pipeline action that the task is part of, such as "0F3" (`pipeline.schedule.Action`).
+    are disjoint. Bodies refer to `reads + mutates` by position. `view_calls`: how many more view calls plain PyTorch makes than the
+    executor before this op. `action`: the pipeline action that the task is part of, such as "0F3" (`pipeline.schedule.Action`).
 
     >>> from simulator.plan.bodies.host import Host
     >>> Task("update", Host(duration_s=0.5), "cuda:0", stream=1, after=("backward",)).lane
@@ -326,7 +326,7 @@ class Task:
     """
 
     name: str
-    body: Annotated[Any, Body]  # a kind of body; whoever handles it knows its fields
+    body: Annotated[Any, Body]  # a kind of body; its handlers know its fields
     device: str
     stream: int = 0
     priority: int = 0
@@ -354,10 +354,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Microbatches that a plan leaves out, since they do what those before them do: such a plan is predicted, and does not run.
+    """Microbatches that a plan omits because they repeat earlier ones: such a plan can be predicted, but not run.
 
-    `count`: how many each copy of the model leaves out, in the middle. `shown`: how many the plan has of each copy. `period`: every so many
-    microbatches, a copy does the same again. `inputs`: by storage of an input, the storages of those left out, which are held as long.
+    `count`: how many microbatches are omitted for each copy of the model, in the middle. `shown`: how many the plan has for each copy.
+    `period`: after this many microbatches, a copy repeats itself. `inputs`: by storage of an input, the storages of the omitted inputs,
+    which stay allocated as long.
     """
 
     count: int
@@ -367,11 +368,11 @@ class LeftOut:
 
     @property
     def words(self) -> str:
-        """What the plan shows."""
+        """The tasks in the plan."""
         return f"{self.shown} of {self.shown + self.count} microbatches are shown; those between do the same"
 
     def repeats(self, microbatch: int, period: int) -> bool:
-        """Whether a microbatch of the plan is one of the last `period` ones that those left out repeat."""
+        """Whether a microbatch of the plan is one of the last `period` ones, which the omitted ones repeat."""
         return self.shown - 1 - period <= microbatch % self.shown < self.shown - 1
 
 

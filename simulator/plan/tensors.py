@@ -1,7 +1,7 @@
-"""The values and storages of a plan in the making, on all its devices, and pieces: values that hold a box of one of the job's tensors.
+"""The values and storages of a plan being built, on all its devices, and pieces: values that are a box of one of the job's tensors.
 
-A piece's `source` says where it lies: the job's tensor, and the slices that cut the piece out of it, such as half of a weight's rows.
-Pieces of one tensor may lie on several devices. Those of one box are replicas; others are disjoint. A value that holds a whole tensor is a
+A piece's `source` says which box it is: the job's tensor, and the slices that cut the piece out of it, such as half of a weight's rows.
+Pieces of one tensor may be on several devices. Pieces of the same box are replicas; others are disjoint. A value with a whole tensor is a
 piece, too: its source has no slices.
 """
 
@@ -129,7 +129,7 @@ Box = tuple[tuple[int, int], ...]
 
 
 def seen_as(source: Operand) -> tuple[int, ...] | None:
-    """The shape that the job's tensor is seen as before a piece is cut out of it, as if it were of blocks; None for its own shape."""
+    """The blocked shape as which the job's tensor is viewed before a piece is cut out of it; None for its own shape."""
     if not source.views or source.views[0].target != "aten.view.default":
         return None
     return tuple(json.loads(source.views[0].args)[0])
@@ -160,7 +160,7 @@ def _slice(view: ViewStep, rank: int) -> tuple[int, int]:
 
 
 def held(plan: PlanContents, names: Collection[str]) -> list[Value]:
-    """The values that hold pieces of the job's tensors in `names` for the whole run. Of several replicas, only the first."""
+    """The values with pieces of the job's tensors in `names` that exist for the whole run. Of several replicas, only the first."""
     first: dict[tuple[str, tuple[int, ...] | None, Box], Value] = {}
     for value, source in _carried(plan):
         if source.value in names:
@@ -169,7 +169,7 @@ def held(plan: PlanContents, names: Collection[str]) -> list[Value]:
 
 
 def cut_tensors(plan: PlanContents) -> list[str]:
-    """The job's tensors of which some carried value of the plan holds only a part."""
+    """The job's tensors of which some carried value of the plan is only a part."""
     return list(dict.fromkeys(source.value for _, source in _carried(plan) if source.views))
 
 

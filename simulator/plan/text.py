@@ -79,7 +79,7 @@ def render(plan: Plan) -> str:
 
 
 def outline(plan: Plan) -> str:
-    """The tasks of a plan for people, a line each. Values, geometry, arguments and the ends of long lists are left out."""
+    """The tasks of a plan for people, a line each. Values, geometry, arguments and the ends of long lists are omitted."""
     blocks = [[f"plan {plan.strategy}"]]
     differing = {name: content for name, content in plan.semantics.items() if content}  # a staleness of 0 is plain training
     for title, contents in (("options", plan.options), ("semantics", differing)):

@@ -24,7 +24,7 @@ METHODS = {
     "view": "aten.view.default",
 }
 SLICE, SELECT = METHODS["slice"], METHODS["select"]
-#: Settings of a task that are written only where they are not 0 or empty.
+#: Settings of a task that are written only if they are not 0 or empty.
 SETTINGS = ("priority", "lag", "microbatch", "action")
 #: What introduces a task's lists of operands and of earlier tasks.
 CLAUSES = ("reads", "writes", "mutates", "after")
@@ -129,7 +129,7 @@ def task_cells(task: Task, body: Sequence[str], operands: Sequence[Sequence[str]
 
 
 def abridged_cells(task: Task) -> list[str]:
-    """The cells of a task's line for people: no geometry, only body fields that hold a name or a number, few operands of a kind."""
+    """The cells of a task's line for people: no geometry, only body fields with a name or a number, and some operands of a kind."""
     body = {field.name: content for field in fields(task.body) if _is_short(content := getattr(task.body, field.name), field)}
     first = fields(task.body)[0].name
     texts = [content if name == first and isinstance(content, str) else f"{name}={field_text(content)}" for name, content in body.items()]

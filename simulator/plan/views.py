@@ -15,7 +15,7 @@ SAME = ("_conj", "alias", "detach")
 
 
 class NotABoxError(ValueError):
-    """What is asked of a view cannot be had: its part is no box of the tensor, its strides do not allow it, or its kind is unknown."""
+    """A view is not supported: its part is not a box of the tensor, its strides do not allow it, or its kind is unknown."""
 
 
 def arguments_of_view(step: ViewStep) -> tuple[str, list]:
@@ -105,7 +105,7 @@ def inferred(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
 
 
 def equal_ranges(before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Yield ranges of dimensions of two shapes, as short as possible, that hold as many elements."""
+    """Yield ranges of dimensions of two shapes, as short as possible, with equally many elements."""
     a = b = 0
     while a < len(before) or b < len(after):
         first_a, first_b, count_a, count_b = a, b, 1, 1

@@ -1,6 +1,6 @@
 """Ops whose result, or its shape, depends on the values of their tensors: `item`, indexing by masks, `nonzero`, `unique` and the like.
 
-They run for the values that the batch at hand has. A check that the values are the same becomes an op of the step.
+They run with the values of the current batch. A check that later steps have the same values becomes an op of the step.
 """
 
 from functools import cache

@@ -80,12 +80,12 @@ _NEEDS_REAL_TENSORS = (UnknownContentError, FactoryFailedError)
 def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0, repeats: bool = True) -> TrainingGraph:
     """Capture forward, loss and backward (of loss / `loss_scale`) of the model that `build` makes.
 
-    With `repeats`, as for all models of users, the forward pass runs once more, and SchedcastError is raised if it is not the same again or
-    if a pass does not end in time.
+    With `repeats`, as for all models of users, the forward pass runs once more, and SchedcastError is raised if it differs or if a pass
+    does not end in time.
 
     `build` runs under fake tensors, so a model larger than this machine's memory can be captured. If it fails under them, because it reads
     tensor values, or if the step reads values of what it made, it runs on real tensors, which are then replaced by fake ones. A step may
-    read values that depend on nothing but the batch, buffers and literals: it is captured for the values at hand, and checks them in every
+    read values that depend on nothing but the batch, buffers and literals: it is captured for the current values, and checks them in every
     step. Raises SchedcastError if values that a step reads depend on trainable parameters.
     """
     with gc_paused():

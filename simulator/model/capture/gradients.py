@@ -1,4 +1,4 @@
-"""Finish a captured graph: remove dead ops, give each gradient a storage of its own, and assign the roles dX, dW and dB."""
+"""Finish a captured graph: remove dead ops, give each gradient a separate storage, and assign the roles dX, dW and dB."""
 
 from dataclasses import replace
 

@@ -1,8 +1,8 @@
 """Canonical forms during capture: functions that decompose differently on CPU and CUDA are recorded in one form.
 
 Dropout becomes `aten.native_dropout` (scaled result and mask). Attention is one op, named like the CPU's op, if PyTorch runs it as one op
-on the CPU; with dropout on its weights it becomes its math form: softmax(q k^T scale + mask), dropout, times v, unless the loop on a GPU
-is captured, whose fused kernels draw masks of their own. A layer of an RNN, a GRU or an LSTM is one op in forward and one in backward
+on the CPU; with dropout on its weights it becomes its math form: softmax(q k^T scale + mask), dropout, times v, unless the loop on a GPU is
+captured, whose fused kernels draw masks themselves. A layer of an RNN, a GRU or an LSTM is one op in forward and one in backward
 (`simulator.model.ops.recurrent_layers`), and so is RMS norm. CTC loss takes its lengths as tensors.
 """
 

@@ -1,6 +1,7 @@
-"""Checkpointing that a model does itself, by torch.utils.checkpoint: what backward computes again is recorded as repeats of the first run.
+"""A model's own checkpointing, by torch.utils.checkpoint: ops that backward computes again are recorded as repeats of the first run.
 
-Repeated ops are called as the first ones, with AGAIN behind, and draw the same random numbers if PyTorch restores the generator's state.
+Repeated ops have the names of the first ones with the suffix AGAIN, and draw the same random numbers if PyTorch restores the generator's
+state.
 """
 
 import inspect
@@ -23,7 +24,7 @@ _SIGNATURE = inspect.signature(_GENERATOR)
 
 @contextmanager
 def recomputed(recorder: Recorder, stack: list[str]) -> Iterator[None]:
-    """A context in which `recorder` is told when a checkpointed function runs again. `stack`: the modules that run, innermost last."""
+    """A context that notifies `recorder` when a checkpointed function runs again. `stack`: the modules that run, innermost last."""
 
     def generator(function: Callable, *rest: Any, **named: Any):
         first = len(recorder.ops)

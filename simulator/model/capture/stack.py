@@ -1,7 +1,7 @@
-"""The graph of a model with many blocks that are alike, from that of the same model with four of them.
+"""The graph of a model with many identical blocks, from the graph of the same model with four of them.
 
-The first and the last block may differ, since their neighbors do. If the third one issues the ops of the second, on values that are called
-alike, then so does each that lies between them and the last one in the deeper model.
+The first and the last block may differ, since their neighbors do. If the third block issues the ops of the second one, on values with
+corresponding names, then so does each block up to the last one in the deeper model.
 """
 
 import re
@@ -15,11 +15,11 @@ from simulator.plan.task import FORWARD, Operand, Value
 
 
 class _UnlikeError(Exception):
-    """The blocks are not alike, or follow each other in another way than in a stack."""
+    """The blocks are not identical, or are not connected as a stack."""
 
 
 def deepened(few: TrainingGraph, stack: Stack) -> TrainingGraph | None:
-    """Return the graph of the model with all blocks; None if those in the middle of `few` are not alike."""
+    """Return the graph of the model with all blocks; None if those in the middle of `few` are not identical."""
     try:
         return _Deeper(few, stack).graph()
     except _UnlikeError:

@@ -1,9 +1,9 @@
 """The blocks of a model that are checkpointed one by one, from the layers of its forward ops.
 
-A block is a member of a ModuleList or Sequential that has layers of its own, at least two of which are products or convolutions, such as
-`layers.0`, `h.3` or `layer2.1`. A member that is a Sequential itself, such as a stage of blocks, is looked into. A model without at least
-two such blocks is cut into about sqrt(n) segments between the n places at which all that follows depends on a single result (Chen et al.,
-"Training Deep Nets with Sublinear Memory Cost", 2016), or, if there are none, between the model's children.
+A block is a member of a ModuleList or Sequential that has layers, at least two of which are products or convolutions, such as
+`layers.0`, `h.3` or `layer2.1`. A member that is itself a Sequential, such as a stage of blocks, is searched for blocks. A model without at
+least two such blocks is cut into about sqrt(n) segments between the n places at which all that follows depends on a single result (Chen et
+al., "Training Deep Nets with Sublinear Memory Cost", 2016), or, if there are none, between the model's children.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,8 +1,9 @@
-"""Choose for each block whether it is checkpointed, and how, so that activations fit a budget and least is repeated.
+"""Choose for each block whether and how it is checkpointed, so that activations fit a budget with the least repeated work.
 
-What is held while a block's backward runs: what earlier blocks keep for theirs, which is a sum over these blocks, and what the block itself
-needs. So dynamic programming over the blocks in forward order, with the bytes kept so far as its state, finds the best choice. Times are
-not known here. An op counts by a roofline of its work: the bytes that it moves, or its FLOPs at FLOPS_PER_BYTE if these take longer.
+While a block's backward runs, memory contains the activations that earlier blocks saved for their backward, which is a sum over these
+blocks, and what the block itself needs. So dynamic programming over the blocks in forward order, with the bytes saved so far as its state,
+finds the best choice. Times are not known here, so the cost of an op is a roofline of its work: the bytes that it moves, or its FLOPs at
+FLOPS_PER_BYTE if these take longer.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,9 +20,9 @@ from traces.errors import Code, SchedcastError
 
 LEVELS = (NONE, SELECTIVE, FULL)
 #: FLOPs that take as long as moving a byte: about the tensor cores' peak over the bandwidth of GPUs since the V100 (139) in 16 bits,
-#: less what they do not reach of it (an A100 has 153, an H100 295).
+#: times the share that they reach (an A100 has 153, an H100 295).
 FLOPS_PER_BYTE = 100.0
-#: How often a choice is made again for a smaller budget, if the graph holds more than the sums say.
+#: How often the choice is repeated with a smaller budget, if the graph needs more memory than the sums say.
 _TRIES = 8
 
 
@@ -56,7 +57,7 @@ def repeated_work(graph: TrainingGraph, ops: Iterable[int]) -> float:
 
 
 def peak_bytes(graph: TrainingGraph) -> int:
-    """The most bytes of activations that a microbatch holds at a time, if each is freed after its last use."""
+    """The peak of a microbatch's activations in bytes, if each is freed after its last use."""
     spans = ((first, last + 1, graph.storage_bytes[name]) for name, (first, last) in lives(graph, graph.ops).items())
     return max(_alive(len(graph.ops), spans))
 
@@ -72,10 +73,10 @@ def _alive(count: int, spans: Iterable[tuple[int, int, int]]) -> list[int]:
 
 
 class _Held:
-    """By block and level: what is repeated, its work, the bytes kept for its backward, and the most that its forward or backward needs.
+    """By block and level: what is repeated, its work, the bytes saved for its backward, and the most that its forward or backward needs.
 
     The ops of the step lie in windows: that of a block has its forward, with what precedes it, and its backward, which begins with what is
-    repeated. What is kept for a backward counts to the window of its last use. The last window has what is after the blocks.
+    repeated. Bytes saved for a backward count until the window of their last use. The last window has what is after the blocks.
     """
 
     def __init__(self, rewriting: Rewriting, graph: TrainingGraph):
@@ -100,7 +101,7 @@ class _Held:
 
     def cheapest(self, budget_bytes: int) -> list[str] | None:
         """The levels with the least work whose windows all fit into the budget; None if there are none."""
-        states: list[tuple[int, float, tuple]] = [(0, 0.0, ())]  # bytes kept, work, and the levels so far as nested pairs
+        states: list[tuple[int, float, tuple]] = [(0, 0.0, ())]  # bytes saved, work, and the levels so far as nested pairs
         for kept, most, works in zip(self._kept, self._most, self._works, strict=False):
             following = [
                 (held + kept[level], work + works[level], (chosen, level))

@@ -21,8 +21,8 @@ def levels_of(graph: TrainingGraph) -> dict[str, str]:
 def checkpointed(graph: TrainingGraph, text: str) -> TrainingGraph:
     """The graph whose backward repeats the forward of its blocks, as --checkpoint `text` says.
 
-    With `full`, a block keeps what it reads and what others read of it; with `selective`, also the results of `kept_by_selective`; a budget
-    chooses one of these for each block. Random ops are repeated with their numbers of the first draw, so that masks are the same. Raises
+    With `full`, a block saves its inputs and the results that other blocks read; with `selective`, also the results of `kept_by_selective`;
+    a budget chooses one of these for each block. Random ops repeat the numbers of their first draw, so that masks are the same. Raises
     SchedcastError for a budget that full checkpointing of all blocks exceeds.
     """
     choice = choices.read(text)

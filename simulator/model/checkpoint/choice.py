@@ -1,4 +1,4 @@
-"""What a job says of checkpointing: none, full, selective, or budget:SIZE."""
+"""A job's choice of checkpointing: none, full, selective, or budget:SIZE."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from traces.errors import SchedcastError
 
 NONE, FULL, SELECTIVE, BUDGET = "none", "full", "selective", "budget"
-#: What the option takes, for messages.
+#: The values of the option, for messages.
 FORMS = "none, full, selective or budget:SIZE, such as budget:70GiB"
 _UNITS = {f"{prefix}{end}": base**power for power, prefix in enumerate("KMGT", 1) for end, base in (("iB", 1024), ("B", 1000))} | {"B": 1}
 

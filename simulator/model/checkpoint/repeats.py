@@ -1,7 +1,7 @@
 """Which forward ops can run again right before the backward that needs their results, and which of them have to.
 
-The repeated ops write values of their own, which the backward reads in the place of the first ones, so that those can be freed after the
-forward. Ops that change or read what is changed in place and cannot be had again are not repeated: their results are kept. Batch-norm is
+The repeated ops write new values, which the backward reads instead of the first ones, so that those can be freed after the forward. Ops
+that change, or read, tensors that are changed in place and cannot be restored are not repeated: their results are saved. Batch-norm is
 repeated without its running statistics, which the first forward has updated. Ops whose results the backward does not need are not repeated.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from simulator.model.graph import Op, TrainingGraph
 from simulator.plan.task import CARRIED_KINDS, INPUT, Task
 
-#: The op whose mutated operands, the running statistics, can be left out without changing what it returns.
+#: The op whose mutated operands, the running statistics, can be omitted without changing its results.
 _BATCH_NORM = "aten.native_batch_norm.default"
 
 _Repeated = TypeVar("_Repeated", Op, Task)
@@ -38,7 +38,7 @@ class Repeats:
     def needed(self, candidates: Iterable[int], readers: Iterable[int], kept: Collection[str] = frozenset()) -> list[int]:
         """Those of `candidates`, indices of forward ops, that are repeated for the ops `readers`, in order.
 
-        `kept`: storages whose first content the readers and the repeated ops read.
+        `kept`: saved storages, whose first content the readers and the repeated ops read.
         """
         again = {index for index in candidates if self._mutated(index).isdisjoint(kept)}
         dropped = {-1}

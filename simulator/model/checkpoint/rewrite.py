@@ -10,7 +10,7 @@ from simulator.model.graph import Op, TrainingGraph
 from simulator.plan.bodies.op_class import op_class
 from simulator.plan.task import AGAIN, BACKWARD, FORWARD, Operand
 
-#: Products by weights, of which `selective` keeps every other one, and the classes of ops whose results it keeps too.
+#: Products by weights, of which `selective` saves every other one, and the classes of ops whose results it also saves.
 _PRODUCTS = frozenset({"aten.mm.default", "aten.addmm.default", "aten._grouped_mm.default"})
 _KEPT_CLASSES = frozenset({"conv", "recurrent"})
 #: What the names of all ops of attention begin with, also of those on a GPU.
@@ -18,18 +18,19 @@ _ATTENTION = "aten._scaled_dot_product_"
 
 
 def kept_by_selective(graph: TrainingGraph, block: Block) -> set[int]:
-    """The ops of a block whose results are kept, as the per-op policy of torchtitan keeps them.
+    """The ops of a block whose results are saved, as in the per-op policy of torchtitan.
 
-    It keeps attention and every second product by weights, the first one included (`activation_checkpoint.py`: "save all compute ops,
-    except every second mm"); a product with a bias counts as one. Convolutions and recurrent layers, which torchtitan has not, are kept,
-    and batched products of activations, which are attention in its math form, are repeated, as in Megatron-LM's selective recomputation.
+    It saves attention and every second product by weights, the first one included (`activation_checkpoint.py`: "save all compute ops,
+    except every second mm"); a product with a bias counts as one. Convolutions and recurrent layers, which torchtitan does not have, are
+    saved, and batched products of activations, which are attention in its math form, are repeated, as in Megatron-LM's selective
+    recomputation.
     """
     keeps = keeping()
     return {index for index in block.ops if keeps(graph.ops[index].body.target)}
 
 
 def keeping() -> Callable[[str], bool]:
-    """A function that says of each op of a block, in order of their calls, whether its result is kept."""
+    """A function that says of each op of a block, in order of their calls, whether its result is saved."""
     products = count()
 
     def keeps(target: str) -> bool:
@@ -72,7 +73,7 @@ class Rewriting:
         return None if before is None else Repeated(tuple(needed), before, values)
 
     def with_repeated(self, repeated: Iterable[Repeated]) -> TrainingGraph:
-        """The graph in which these ops are repeated. The repeated ops and values are called as the first ones, with AGAIN behind."""
+        """The graph in which these ops are repeated. The repeated ops and values have the names of the first ones with the suffix AGAIN."""
         graph = self._graph
         values, sizes = dict(graph.values), dict(graph.storage_bytes)
         ops: list[Op] = []

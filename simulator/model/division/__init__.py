@@ -1,1 +1,1 @@
-"""In comes a captured graph; out goes the graph of one of the devices that divide its layers, with collectives among its ops."""
+"""Division of layers. In: a captured graph. Out: the graph of one of the devices that divide its layers, with collectives among its ops."""

@@ -1,7 +1,7 @@
 """Along which dimensions of its tensors an op may be divided, and which of its results are then sums over the devices.
 
-An op computes over an index space, as an einsum does: of [i, k] x [k, j] -> [i, j], a device that has a part of i or j makes that part of
-the result, and one that has a part of k an addend of it. One table serves forward and backward ops alike.
+An op computes over an index space, as an einsum does: of [i, k] x [k, j] -> [i, j], a device that has a part of i or j computes that part
+of the result, and a device that has a part of k computes an addend of it. One table serves forward and backward ops alike.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,10 @@ from simulator.plan.task import DTYPE_BYTES, Operand
 
 
 class Axis(NamedTuple):
-    """By input and by result of an op, the dimension that runs along the axis. None: it has none, and a result is a sum over the axis."""
+    """For each input and result of an op, the dimension that runs along the axis.
+
+    None: it has no such dimension; then a result is a sum over the axis.
+    """
 
     inputs: tuple[int | None, ...]
     writes: tuple[int | None, ...]

@@ -70,7 +70,7 @@ class Context:
         return [local.placed(op, query, cut), *own], [self._all(op, operand, cut) for operand in (key, value)], masks, cut
 
     def _all(self, op: Op, operand: Operand, cut: Placement) -> Operand:
-        """Keys or values, [sequences, heads, tokens, width], of all tokens. Backward gathers them anew, so that they need not be kept."""
+        """Keys or values, [sequences, heads, tokens, width], of all tokens. Backward gathers them again, so that they need not be saved."""
         if self._placement(operand) != cut:
             return self._local.placed(op, operand, WHOLE)
         part = _exchanged(self._local.placed(op, operand, cut))
@@ -205,7 +205,7 @@ class Context:
         self._scatter(made, chunks, cut)
 
     def _scatter(self, made: Operand, chunks: Sequence[Operand], cut: Placement) -> None:
-        """Sum all chunks of the gradient of keys or values over the devices, each of which keeps its two."""
+        """Sum all chunks of the gradient of keys or values over the devices, each of which retains its two."""
         own = self._local.summed_chunks([_exchanged(each) for each in chunks], made.value)
         sequences, _, length, *rest = own.shape
         view = view_step("aten.view.default", [sequences, 2 * length, *rest])

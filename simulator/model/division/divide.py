@@ -1,14 +1,14 @@
 """The graph of one device of a group that divides each layer of a model: tensor parallelism, as Megatron and DTensor do it.
 
 Shoeybi et al., "Megatron-LM" (2019): of two linear layers in a row, the first is divided by what it makes, the second by what it reads, so
-that one sum over the devices is enough for both; attention is divided by heads, and the vocabulary with its loss as well. Korthikanti et
-al., "Reducing Activation Recomputation" (2022), section 4.2.2: with sequence parallelism, what lies between is divided by tokens, and the
-sum becomes a reduce-scatter before and an all-gather behind. No layer is named here: from op to op, each takes the division that moves the
-fewest bytes, given how the tensors that it reads are held.
+that one sum over the devices is enough for both; attention is divided by heads, and the vocabulary and its loss are divided too.
+Korthikanti et al., "Reducing Activation Recomputation" (2022), section 4.2.2: with sequence parallelism, the ops in between are divided by
+tokens, and the sum becomes a reduce-scatter before them and an all-gather after them. No layer is named here: op by op, the division that
+moves the fewest bytes is chosen, given the placements of the tensors that the op reads.
 
-Context parallelism is the same with tokens alone: every device has all parameters, and what it makes of its tokens; gradients of
-parameters stay addends, which are summed with those of the replicas (`division.context`). Expert parallelism divides experts among
-devices that have tokens of their own (`division.experts`).
+Context parallelism divides only tokens: every device has all parameters and the activations of its tokens; gradients of parameters remain
+addends, which are summed with those of the replicas (`division.context`). Expert parallelism divides experts among devices that have
+different tokens (`division.experts`).
 """
 
 import json
@@ -37,8 +37,8 @@ ADD, PRODUCTS = "aten.add.Tensor", (PRODUCT, "aten.bmm.default")
 class Division:
     """Device `rank` of `degree` that divide the layers of a model; `sequence`: also what lies between the products, by tokens.
 
-    It is the device of the part `context_rank` of the tokens of each sequence, which are divided into `context` parts. Of `experts` devices
-    that have a part of the experts each, and microbatches of their own, it is number `expert_rank`.
+    It is the device of the part `context_rank` of the tokens of each sequence, which are divided into `context` parts. Of `experts`
+    devices, each with a part of the experts and its own microbatches, it is number `expert_rank`.
     """
 
     degree: int
@@ -137,7 +137,7 @@ class _Divider:
         return self.local.graph_with(gradients)
 
     def _gradient(self, op: Op, parameter: str) -> Operand:
-        """The gradient, which `op` has completed, of what the device holds of a parameter."""
+        """The gradient, which `op` has completed, of the device's part of a parameter."""
         return self.local.placed(op, self.graph.gradients[parameter], self.local.held(parameter))
 
     def _run(self, op: Op) -> None:
@@ -171,7 +171,7 @@ class _Divider:
         return self._best_ways[alike]
 
     def _all_that_decides(self, op: Op) -> Hashable:
-        """What the ways to run an op, and their bytes, follow from: the op, and how the device holds what it reads."""
+        """What determines the ways to run an op, and their bytes: the op, and the placements of its inputs on the device."""
         operands = []
         for operand in op.inputs:
             versions = self.local.versions.get(operand.value, {})
@@ -188,7 +188,7 @@ class _Divider:
     # --- parameters
 
     def _root(self, operand: Operand) -> str | None:
-        """The parameter that an operand is, or is a cast of, if nothing has decided how it is held."""
+        """The parameter that an operand is, or is a cast of, if its placement is not decided yet."""
         cast = self._waiting.get(operand.value)
         root = operand.value if cast is None else cast.reads[0].value
         undecided = root in self._parameters and root not in self.local.versions
@@ -198,7 +198,7 @@ class _Divider:
         return self._root(operand) is not None
 
     def _decide(self, operand: Operand, placement: Placement) -> None:
-        """Hold a parameter as `placement` says from here on, unless that was decided before; and cast it, if the operand is a cast."""
+        """Place a parameter as `placement` says, unless its placement was decided before; and cast it if the operand is a cast."""
         root = self._root(operand)
         if root is None:
             return
@@ -230,7 +230,7 @@ class _Divider:
         views = {operand.views for _, operand in self._readers.get(made.value, ())}
         for blocks in ((width,), *self._split_sizes(made.value, width), (width // 3,) * 3, (width // 2,) * 2):
             placement = Placement(1, blocks)
-            alike = len(set(blocks)) == 1  # what a device holds of unequal blocks is no piece of the parameter
+            alike = len(set(blocks)) == 1  # a device's part of unequal blocks is not a piece of the parameter
             if alike and placement.fits(made.shape, self.degree) and all(self._passes(each, made.shape, placement) for each in views):
                 yield blocks
 
@@ -251,7 +251,7 @@ class _Divider:
     # --- which way
 
     def _cut(self, operand: Operand) -> Placement:
-        """How an operand is held: cut, if a version of it is; else an addend; else whole."""
+        """The placement of an operand: cut, if a version of it is; else an addend; else whole."""
         known = [placement for placement, *_ in self.local.seen(operand)]
         return next((each for each in known if each.dim is not None), WHOLE if WHOLE in known else (*known, WHOLE)[0])
 
@@ -362,7 +362,7 @@ class _Divider:
 
 
 class _ContextDivider(_Divider):
-    """Divides tokens alone. Every device has all parameters."""
+    """Divides only tokens. Every device has all parameters."""
 
     cut, sums = Placement(balanced=True), False
 
@@ -401,7 +401,7 @@ class _ContextDivider(_Divider):
 
 
 class _ExpertDivider(_Divider):
-    """Divides experts alone. Every device has all other parameters, and its own tokens."""
+    """Divides only experts. Every device has all other parameters, and its own tokens."""
 
     def __init__(self, graph: TrainingGraph, degree: int, rank: int):
         super().__init__(graph, degree, rank, False, group=EXPERTS)

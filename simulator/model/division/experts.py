@@ -1,4 +1,4 @@
-"""The experts of a mixture divided among devices, each of which has tokens of its own: expert parallelism.
+"""The experts of a mixture divided among devices, each of which has different tokens: expert parallelism.
 
 Lepikhin et al., "GShard" (2020); Megatron-LM and torchtitan do the same: rows of tokens go to the devices that have their experts, which
 sort them by expert, and come back after the last product, in an all-to-all each; and so do their gradients. Whatever works on these rows

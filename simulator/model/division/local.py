@@ -1,4 +1,4 @@
-"""The tensors and ops of one device: in which versions it holds each value of the graph, and the collectives that make others of them."""
+"""The tensors and ops of one device: the versions of each value of the graph there, and the collectives that convert them."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ _CLONE = OpCall("aten.clone.default", '[{"$":0}]', '{"memory_format":{"memory_fo
 
 
 class LocalTensors:
-    """Collects the values and ops of a device. `versions`: by value of the graph and placement, the operand that holds it so."""
+    """Collects the values and ops of a device. `versions`: by value of the graph and placement, the operand with that placement."""
 
     def __init__(self, graph: TrainingGraph, degree: int, rank: int, group: str = TENSOR):
         self.graph, self.degree, self.rank, self.group = graph, degree, rank, group
@@ -46,13 +46,13 @@ class LocalTensors:
         self._serving = op
 
     def held(self, parameter: str) -> Placement:
-        """How the device holds a parameter. One that no op uses is whole."""
+        """The placement of a parameter. A parameter that no op uses is whole."""
         if parameter not in self.versions:
             self.hold(parameter, WHOLE)
         return self._held[parameter]
 
     def hold(self, parameter: str, placement: Placement) -> None:
-        """Let the device hold a parameter, or another tensor of the job, as `placement` says."""
+        """Place a parameter, or another tensor of the job, as `placement` says."""
         value = self.graph.values[parameter]
         self._held[parameter] = placement
         if placement.dim is None:
@@ -66,7 +66,7 @@ class LocalTensors:
         self.versions[parameter] = {placement: self._joined(own.operand(), parameter, placement)}
 
     def cast(self, op: Op) -> None:
-        """Add an op that casts all that the device holds of a parameter."""
+        """Add an op that casts the device's part of a parameter."""
         parameter, made = op.reads[0].value, op.writes[0]
         placement, source = self._held[parameter], self.values[parameter]
         own = replace(self.graph.values[made.value], shape=source.shape, strides=source.strides)
@@ -237,7 +237,7 @@ class LocalTensors:
             yield placement, held, steps
 
     def placed(self, op: Op, operand: Operand, wanted: Placement) -> Operand:
-        """A local operand that holds an operand of the graph as `wanted`, made for `op` if the device has none."""
+        """A local operand with the placement `wanted` of an operand of the graph, made for `op` if the device has none."""
         for seen, held, steps in self.seen(operand):
             if seen == wanted:
                 return self._viewed(self.versions[operand.value][held], steps, operand)
@@ -353,7 +353,7 @@ class LocalTensors:
         return made
 
     def written(self, operand: Operand, placement: Placement) -> Operand:
-        """Make the local value of a result of the graph's op, which holds it as `placement` says."""
+        """Make the local value of a result of the graph's op, with the placement `placement`."""
         value = self.graph.values.get(operand.value)
         if value is None:
             value = Value(operand.value, operand.shape, operand.strides, dtype=operand.dtype, device="", kind=SCRATCH)
@@ -386,7 +386,7 @@ class LocalTensors:
         )
 
     def graph_with(self, gradients: dict[str, Operand]) -> TrainingGraph:
-        """The graph of the device. `gradients`: by parameter, in the shape that ops see; they get that in which it is held."""
+        """The graph of the device. `gradients`: by parameter, in the shape that ops see; they get the shape in which it is stored."""
         for name in self.graph.parameters:
             self.held(name)
             shape = self.values[name].shape

@@ -1,7 +1,8 @@
-"""How the devices of a group hold a tensor: each has all of it, a part, or an addend of a sum; and how a view of it is held then.
+"""How a tensor is placed on the devices of a group: each has all of it, a part, or an addend of a sum; and the placement of its views.
 
 These are the placements of DTensor (Replicate, Shard, Partial) for one dimension of a mesh. A tensor that is cut may consist of blocks
-along the dimension, each of which is cut by itself: queries, keys and values that one product computes, or the tokens of several sequences.
+along the dimension, each of which is cut separately: queries, keys and values that one product computes, or the tokens of several
+sequences.
 """
 
 from collections.abc import Iterator, Sequence
@@ -106,7 +107,7 @@ def before(steps: Sequence[ViewStep], shape: tuple[int, ...], wanted: Placement,
                 continue
 
 
-@lru_cache(maxsize=1 << 14)  # layers are alike
+@lru_cache(maxsize=1 << 14)  # layers repeat
 def geometry_of_shape(step: ViewStep, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape after a view step, whatever the strides."""
     name, arguments = arguments_of_view(step)

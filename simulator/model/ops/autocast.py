@@ -1,8 +1,8 @@
 """Autocast by the rules of a CPU or of a GPU, on CPU tensors.
 
 Autocast has one list of ops for each kind of device: on a GPU, for example, softmax and layer-norm compute in float32, and on a CPU they
-do not. A step is captured on CPU tensors, whatever device will run it, so the rules of a GPU are put in the place of the CPU's, op by op,
-where the two differ. Which ops a kind of device has rules for is read from PyTorch's dispatcher.
+do not. A step is captured on CPU tensors, whatever device will run it, so the rules of a GPU replace those of the CPU, op by op, where the
+two differ. Which ops a kind of device has rules for is read from PyTorch's dispatcher.
 """
 
 import threading
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 GPU = "gpu"
 
 #: Ops that only a GPU's autocast has rules for, by rule (ATen/autocast_mode.h): computed in the lower precision, in the widest precision of
-#: their arguments, or with a float32 result by an argument of their own. All others are computed in float32.
+#: their arguments, or with a float32 result by a special argument. All others are computed in float32.
 LOWER = frozenset(
     {
         "_convolution", "convolution", "cudnn_convolution", "cudnn_convolution_transpose", "addmv", "addr", "mv", "einsum", "chain_matmul",

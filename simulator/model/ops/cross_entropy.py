@@ -1,7 +1,7 @@
 """The cross-entropy as one op in forward and one in backward, as fused kernels compute it: `schedcast::cross_entropy`.
 
 F.cross_entropy makes the logarithm of the softmax, which is as large as the logits and often wider, and then picks one element of each
-row. Fused kernels (FlashAttention's CrossEntropyLoss, Megatron-LM's, Liger's) keep one number per row instead, and read the logits again in
+row. Fused kernels (FlashAttention's CrossEntropyLoss, Megatron-LM's, Liger's) save one number per row instead, and read the logits again in
 backward. The loss of a row is the logarithm of the sum of its exponentials, less the logit of its label.
 """
 

@@ -1,7 +1,7 @@
 """Mixed precision without autocast: a copy of the parameters in a lower precision computes, and float32 parameters are updated.
 
-PyTorch's FSDP2 trains so with `MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)`; Megatron-LM and nanotron do
-with their float32 main parameters and main gradients. Activations have the lower precision throughout, since no op casts them.
+PyTorch's FSDP2 trains this way with `MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)`; so do Megatron-LM and
+nanotron with their float32 main parameters and main gradients. Activations have the lower precision throughout, since no op casts them.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,10 +1,10 @@
 """Matrix products of experts, and products that are added to a sum.
 
-Products of groups of rows, each with a matrix of its own, are `aten._grouped_mm`, which takes no float64. Shapes: R rows sorted by group, G
+Products of groups of rows, each with its own matrix, are `aten._grouped_mm`, which takes no float64. Shapes: R rows sorted by group, G
 groups, [R, K] x [G, K, N] -> [R, N]; of gradients of matrices, [K, R] x [R, N] -> [G, K, N].
 
 `schedcast::add_mm` adds [M, K] x [K, N] to a sum [M, N], whose type may be float32 where the product is of 16 bits. Megatron-LM sums the
-gradients of weights so, by a kernel of its own (`--gradient-accumulation-fusion`).
+gradients of weights this way, by a custom kernel (`--gradient-accumulation-fusion`).
 """
 
 import torch

@@ -23,7 +23,8 @@ _SCHEMAS = {
     "rnn_gates": "(Tensor[] prefixes, Tensor states, str nonlinearity) -> Tensor",
     "gru_gates": "(Tensor[] prefixes, Tensor states, Tensor reset_update, Tensor new, Tensor of_hidden) -> (Tensor, Tensor)",
 }
-#: Kernels (on a CPU: op calls) of `steps`: (per step, besides the steps), for a layer with biases and a gradient by its last state only.
+#: Kernels (on a CPU: op calls) of `steps`: (per step, in addition to the steps), for a layer with biases and a gradient by its last state
+#: only.
 _LAUNCHES = {"rnn": (2, 3), "rnn_backward": (2, 2), "gru": (6, 4), "gru_backward": (3, 16), "lstm": (8, 4), "lstm_backward": (5, 16)}
 #: (position, n): the argument at this position has T + n as first extent.
 _STEPS = {"rnn": (0, 0), "rnn_backward": (2, 1), "gru": (0, 0), "gru_backward": (2, 1), "lstm": (0, 0), "lstm_backward": (3, 1)}

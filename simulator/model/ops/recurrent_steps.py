@@ -78,7 +78,7 @@ def gru(
 def gru_gates_from_states(
     x: Tensor, states: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The results of `gru` besides the states, computed from the states for all steps at once: gates r and z, n, and W_hn h + b_hn."""
+    """The other results of `gru` than the states, computed from the states for all steps at once: gates r and z, n, and W_hn h + b_hn."""
     steps, batch, hidden = len(x), x.shape[1], states.shape[2]
     gates = 2 * hidden
     by_hidden = x.new_empty(steps, batch, 3 * hidden)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     #: Makes samples from their numbers: `((input [n, ...], ...), target [n])`.
     Make = Callable[[np.ndarray], tuple[tuple[Tensor, ...], Tensor]]
 
-#: Uses of random numbers. Each has streams of its own, so that equal seeds do not give correlated numbers.
+#: Uses of random numbers. Each has separate streams, so that equal seeds do not give correlated numbers.
 _PURPOSES = ("order", "sample", "class")
 #: Length and features per step of BPPSA's sets S, M and L.
 _SETS = ((259, 38), (517, 24), (1034, 12))
@@ -30,9 +30,9 @@ _HELD_OUT = 500
 class Batches:
     """The batches of a data set, indexed by iteration: `batches[i]` is `((input [batch, ...], ...), target [batch])`.
 
-    Objects with equal fields have equal batches. Every epoch contains all samples once, in an order of its own; one batch may hold the end
-    of one epoch and the beginning of the next. `name` describes the data set in words. `samples` are trained on, from number 0 on;
-    `held_out` more, the next numbers, are in no batch: accuracy is measured on them.
+    Objects with equal fields have equal batches. Every epoch contains all samples once, in its own order; one batch may contain the end of
+    one epoch and the beginning of the next. `name` describes the data set in words. `samples` are trained on, from number 0 on; `held_out`
+    more, the next numbers, are in no batch: accuracy is measured on them.
     """
 
     name: str

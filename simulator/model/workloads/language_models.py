@@ -42,8 +42,8 @@ class LanguageModel:
     `head_dim`: elements of a head; 0: those of d_model over all heads.
 
     `kv_lora`: width of what keys and values of all heads are made of (multi-head latent attention: DeepSeek-AI 2024, DeepSeek-V2); 0: none.
-    `q_lora`: that of queries; 0: they are made of the layer's input. `rope_dim`: elements of a head that turn with positions, beside
-    head_dim others that do not; those of keys are the same for all heads.
+    `q_lora`: that of queries; 0: they are made of the layer's input. `rope_dim`: elements of a head that turn with positions, in addition
+    to head_dim others that do not; those of keys are the same for all heads.
 
     `experts`: of a layer, in the place of its feed-forward network; 0: none. `active`: experts of a token. `expert_ffn`: width of the
     hidden layer of one. `shared_ffn`: that of an expert that all tokens pass as well; 0: none. `dense_layers`: the first ones, which have

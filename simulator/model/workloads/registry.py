@@ -199,7 +199,7 @@ def names() -> tuple[str, ...]:
 
 
 def is_built_in(name: str) -> bool:
-    """Whether a model is built in, so that it is no code of a user's: one that is listed, or a form (`language_models`)."""
+    """Whether a model is built in, so that it is not a user's code: one that is listed, or a form (`language_models`)."""
     return name in _BY_NAME or name.startswith(PREFIX)
 
 

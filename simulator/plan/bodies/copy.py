@@ -18,11 +18,11 @@ ALIAS: Final = "alias"
 class Copy(Body):
     """Copy each of `reads`, on device `source`, to the write or the mutated operand at the same position, on device `target`.
 
-    With `add`, add it to what the mutated operand holds. `means` is "link", "kernel" or "alias". The bytes of a "kernel" also pass the link
+    With `add`, add it to the mutated operand. `means` is "link", "kernel" or "alias". The bytes of a "kernel" also pass the link
     that the machine states between the two devices, if it states one.
 
-    `beside`: sources and targets of copies of as many bytes that run at the same time. They load the links but are not in the plan, because
-    its devices stand for others that do the same. Such a task is predicted, and no executor runs it.
+    `beside`: sources and targets of concurrent copies of equally many bytes. They load the links but are not in the plan, because its
+    devices represent others that do the same. Such a task can only be predicted: no executor runs it.
     """
 
     source: str
@@ -80,17 +80,17 @@ class Copy(Body):
             yield f"copies from {self.source} to {self.target}, but its values lie on {source} and {target}"
 
 
-# One process's half of a copy between the devices of two processes: it sends, or it receives.
+# One process's half of a copy between the devices of two processes: the send or the receive.
 
 
 @dataclass(frozen=True, slots=True)
 class Message(Body):
     """Send the `reads` to the process of device `target`, or receive them from that of `source`.
 
-    It occurs only in the share of a plan that a process runs (`collectives.local_plan`), where it stands for a `Copy` of the whole plan.
-    The task on `source` has reads only, the one on `target` the writes, or the mutated operands, of the copy; with `add` they grow by what
-    arrives. `channel`: the stream on which the target receives, which no other direction has. `strides`: those of each tensor on the
-    target. Elements travel in that order.
+    It occurs only in the share of a plan that a process runs (`collectives.local_plan`), where it replaces a `Copy` of the whole plan. The
+    task on `source` has only the reads, the one on `target` the writes, or the mutated operands, of the copy; with `add`, the received
+    values are added to them. `channel`: the stream on which the target receives, which no other direction uses. `strides`: those of each
+    tensor on the target. Elements travel in that order.
     """
 
     source: str
@@ -131,7 +131,7 @@ class Message(Body):
             yield f"is a message from {self.source} to {self.target}; expected to run on one of them"
 
 
-# An operation in which several devices take part at once, run by a library of collectives (NCCL, gloo).
+# An operation of several devices at the same time, run by a library of collectives (NCCL, gloo).
 
 
 ALL_REDUCE: Final = "all-reduce"
@@ -144,7 +144,7 @@ Algorithm = Literal["ring", "tree", "distributed", "server"]
 
 @dataclass(frozen=True, slots=True)
 class Collective(Body):
-    """Run `operation` over `devices`, which are in rank order. The task lists its operands device by device, as many for each:
+    """Run `operation` over `devices`, which are in rank order. The task lists its operands device by device, equally many for each:
 
     all-reduce      `mutates` become their sum on every device
     reduce-scatter  each read of a device has n equal chunks; rank r writes the sums of the chunks r. Or, in place, chunk r of what rank r
@@ -152,11 +152,12 @@ class Collective(Body):
     all-gather      each read of rank r becomes chunk r of what every device writes
     all-to-all      chunk r of what rank s reads becomes chunk s of what rank r writes; predicted only
 
-    `algorithm` says which way the bytes travel ("ring", "tree", "distributed" or "server"), from
-    which the links derive a price; a library may use a better one. `root` is the root of a "server": a device, or the host.
+    `algorithm` says which way the bytes travel ("ring", "tree", "distributed" or "server"), from which the time on links is derived; a
+    library may use a better one. `root` is the root of a "server": a device, or the host.
 
-    `listed`: the task lists the operands of the first so many devices only, each of which stands for others that do the same; 0: of all.
-    Such a task is predicted, and no executor runs it. `times`: it stands for so many, one after another, each with operands like these.
+    `listed`: the task lists only the operands of the first `listed` devices, each of which represents others that do the same; 0: of all.
+    Such a task can only be predicted: no executor runs it. `times`: the task represents this many, one after another, each with operands
+    like these.
     """
 
     operation: Operation
@@ -182,7 +183,7 @@ class Collective(Body):
         return f"{self.operation}>{self.algorithm}" if self.algorithm == "server" else self.operation
 
     def share(self, device: str, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
-        """Those of the task's reads, writes or mutated operands that are one device's."""
+        """One device's part of the task's reads, writes or mutated operands."""
         count, rank = len(operands) // (self.listed or len(self.devices)), self.devices.index(device)
         return operands[rank * count : (rank + 1) * count]
 

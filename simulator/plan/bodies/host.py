@@ -8,7 +8,7 @@ from simulator.plan.task import Body, Resource, Task, Work
 
 @dataclass(frozen=True, slots=True)
 class Host(Body):
-    """Occupy the lane for `duration_s` seconds. A GPU's stream calls the host, and waits somewhat longer than that.
+    """Occupy the lane for `duration_s` seconds. A GPU's stream calls the host, and waits slightly longer than that.
 
     `op`: the op or annotation that covers the time in a recording, "" if none does.
     """
@@ -37,7 +37,7 @@ class Host(Body):
 
 @dataclass(frozen=True, slots=True)
 class Synchronize(Body):
-    """The host issues nothing more before this task has ended: `cudaStreamSynchronize`, or reading a loss with `.item()`.
+    """The host issues nothing until this task has ended: `cudaStreamSynchronize`, or reading a loss with `.item()`.
 
     The task takes no time: its lane reaches it after the lane's earlier tasks, and after those that it is `after`. No host issues the
     tasks of a CPU, so that it is a task like others there.
@@ -70,7 +70,7 @@ HookName = Literal[
 class Hook(Body):
     """Code of PyTorch's parallel loops that the host runs, such as a hook of a unit, before it issues the next task.
 
-    `runs`: what; `parameters`: how many it works on. How long it takes is a matter of the host.
+    `runs`: the hook; `parameters`: how many it works on. Its duration depends on the host.
     """
 
     runs: HookName
@@ -101,8 +101,8 @@ class Recorded(Body):
     """Occupy a stream for `duration_s` seconds. `name` is the profiler's, `category` one of `CATEGORIES`.
 
     `bytes`: bytes moved, 0 if the recording does not say. `grid`: blocks of the kernel, 0 if the recording does not say. `op`: the op that
-    launched it, "" if the recording does not say. `callers`: that op behind all that called it, the outermost
-    first; `call`: the how-manieth such call of its iteration it is, from 1; "" and 0 if the recording does not say.
+    launched it, "" if the recording does not say. `callers`: the calling ops and that op, the outermost first; `call`: the number of this
+    call in its iteration, from 1; "" and 0 if the recording does not say.
     """
 
     name: str

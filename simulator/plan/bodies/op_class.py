@@ -34,7 +34,7 @@ KERNELS: Mapping[str, Kernels] = MappingProxyType(
 )
 
 
-#: Ops that read of an argument, the one at this position, only what indices name.
+#: Ops that read only the indexed elements of the argument at this position.
 _TABLES = {
     **dict.fromkeys(("embedding", "index_select", "gather", "index", "_unsafe_index", "nll_loss_forward", "nll_loss2d_forward"), 0),
     **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), 1),
@@ -103,13 +103,13 @@ _BY_NAME = {
     "recurrent": ("rnn", "rnn_backward", "gru", "gru_backward", "lstm", "lstm_backward"),
     "random": ("native_dropout", "bernoulli", "bernoulli_"),
 }  # fmt: skip
-#: A product of groups of rows, each with a matrix of its own; a product; and one that is added to what the task changes.
+#: A product of groups of rows, each with its own matrix; a product; and one that is added to what the task changes.
 GROUPED_PRODUCT, PRODUCT, ADDED_PRODUCT = "aten._grouped_mm.default", "aten.mm.default", "schedcast.add_mm.default"
 _CLASS = {name: op_class for op_class, names in _BY_NAME.items() for name in names}
 #: The classes of ops that run matrix products of cuBLAS, also within other kernels.
 WITH_PRODUCTS = frozenset({"matmul", "recurrent"})
-#: A grouped convolution with at least this many channels per group is as fast as a plain one of as many FLOPs. Measured on one core of an
-#: EPYC (Zen 4), 3x3 from 128 to 128 channels: equal from 128 per group down to 16, three quarters of the speed at 8, a third and less
+#: A grouped convolution with at least this many channels per group is as fast as a plain one with equally many FLOPs. Measured on one core
+#: of an EPYC (Zen 4), 3x3 from 128 to 128 channels: equal from 128 per group down to 16, three quarters of the speed at 8, a third and less
 #: below. Not measured on a GPU.
 _WIDE_GROUP = 16
 #: Fewer channels leave a Winograd kernel without work to share; libraries run the first layer of a network directly.

@@ -32,7 +32,7 @@ def is_random(target: str) -> bool:
 
 # Parts of dropout masks: an op that works on a box of a tensor draws that box of the whole tensor's mask.
 # The part is in the op's named arguments: `{"part": {"of": [8, 10], "box": [[4, 8], [0, 10]]}}` draws the mask of a tensor [8, 10] and
-# keeps its last 4 rows. So all parts together have the mask that one op on the whole tensor draws.
+# keeps its last 4 rows. So all parts together have the mask that one op on the whole tensor would draw.
 
 
 #: The op that converts a tensor to another type.
@@ -76,7 +76,7 @@ def without_part(kwargs: str) -> str:
 
 
 def kernel_of(kwargs: str) -> str:
-    """The kernel that an op's named arguments, JSON text, ask for beside what the op takes: that of attention; empty if none."""
+    """The kernel that an op's named arguments (JSON text) select, beyond the arguments of the op: that of attention; empty if none."""
     return json.loads(kwargs).get("kernel", "") if '"kernel"' in kwargs else ""
 
 
@@ -106,8 +106,8 @@ class OpCall(Body):
     values that JSON cannot express. `kwargs` may also name the part of a mask that the op draws (`drawn_part`), or the kernel that runs it
     on a GPU (`kernel_of`). `outputs[k]` is the
     position of the k-th write among the op's results. `flops` and `launches` (kernels, or op calls on a CPU) are those counted at capture.
-    `draw` is the number of the op's random draw among those of a step of plain PyTorch. So an op draws the same numbers in every order of
-    issue, and ops that draw parts of one mask have one number.
+    `draw` is the number of the op's random draw among those of a step of plain PyTorch. So an op draws the same numbers in every issue
+    order, and ops that draw parts of one mask share one number.
     """
 
     target: OpName

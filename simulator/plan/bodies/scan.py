@@ -200,7 +200,7 @@ class JacobianProduct(Body):
         return Work("jacobian-product", 2.0 * self.terms * samples, float(moved))
 
     def samples(self, task: Task) -> tuple[int, int]:
-        """How many samples each factor holds; 1 if all samples share it. Raises ValueError for operands of another shape."""
+        """How many samples each factor has; 1 if all samples share it. Raises ValueError for operands of another shape."""
         left, right = task.reads
         return _samples(self.left, left), _samples(self.right, right)
 
@@ -230,7 +230,7 @@ def shape(form: Recipe | Full | Gradient, samples: int) -> tuple[int, ...]:
 
 
 def _samples(form: Recipe | Full | Gradient, operand: Operand) -> int:
-    """How many samples an operand holds."""
+    """How many samples an operand has."""
     extents = operand.shape
     if isinstance(form, Full):
         samples, per_sample = (extents[0], extents[1:]) if len(extents) == 3 else (1, extents)
@@ -244,8 +244,8 @@ def _samples(form: Recipe | Full | Gradient, operand: Operand) -> int:
 # One level of a back-propagation scan over a batch of equal dense Jacobians (Wang et al., "BPPSA", algorithm 1).
 
 
-#: The widest layer, in units, whose levels (and Jacobians) run on CUDA as one hand-written kernel each. In a wider layer, one SM holds so
-#: small a block of each matrix that a library's batched products are faster, although they take several kernels.
+#: The widest layer, in units, whose levels (and Jacobians) run on CUDA as one hand-written kernel each. In a wider layer, one SM has room
+#: only for such a small block of each matrix that a library's batched products are faster, although they take several kernels.
 FUSED_WIDTH = 128
 
 

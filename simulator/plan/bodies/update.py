@@ -62,12 +62,14 @@ _HOST_COUNT_LAUNCHES: Mapping[str, tuple[int, int, int]] = MappingProxyType({
 #: Launches of PyTorch 1.6 beyond those, per parameter: `zero_grad` sets each gradient to zero, and Adam multiplies and adds where it
 #: interpolates now (torch/optim of release 1.6.0).
 MORE_LAUNCHES_1_6: Mapping[str, int] = MappingProxyType({**dict.fromkeys(_LAUNCHES, 1), "adam": 2, "adamw": 2})
-#: Tensors of a gradient's size that a step makes for itself, besides the sum of gradient and weight decay (torch.optim's sources, 2.13).
+#: Temporary tensors of a gradient's size that a step makes, in addition to the sum of gradient and weight decay (torch.optim's sources,
+#: 2.13).
 _MADE: Mapping[str, int] = MappingProxyType({
     "sgd": 0, "momentum": 0, "nesterov": 1, "adagrad": 1, "rmsprop": 1, "adadelta": 2, "adam": 1, "adamw": 1,
 })  # fmt: skip
-#: Tensors of a gradient's size that a step holds for itself at a time, without and with weight decay (the same sources, which delete some):
-#: in the for-loop form of one parameter, and what is left then of the parameter before it; in the foreach form of each parameter.
+#: Temporary tensors of a gradient's size that exist at a time during a step, without and with weight decay (the same sources, which delete
+#: some): in the for-loop form, for one parameter, plus what is still allocated for the previous parameter; in the foreach form, for each
+#: parameter.
 _HELD: Mapping[str, tuple[tuple[int, int], int, tuple[int, int]]] = MappingProxyType({
     "sgd": ((0, 1), 0, (0, 1)),
     "momentum": ((0, 1), 0, (0, 1)),
@@ -126,9 +128,9 @@ class Update(Body):
     """Update `parameters` with `optimizer` in one of PyTorch's forms.
 
     Operands: `reads` are the gradients, in the order of `parameters`; `mutates` are, parameter by parameter, the parameter followed by
-    its state tensors in the order of `STATE[optimizer]`. `hyper` is a tuple of (name, number) pairs; a name that it lacks has its default.
+    its state tensors in the order of `STATE[optimizer]`. `hyper` is a tuple of (name, number) pairs; missing names have their defaults.
     `rates`: learning rates by phase, each with the iteration (from 0) from which on it replaces that of `hyper`, in order.
-    `may_skip`: the last of `reads` is no gradient but a scalar; nothing is updated in a step in which it is 1.
+    `may_skip`: the last of `reads` is not a gradient but a scalar; a step in which it is 1 updates nothing.
     `capturable`: on CUDA in the form that graphs can replay, as executors run it; PyTorch's own loop keeps step counts on the host.
     `call`: the `optimizer.step()` of PyTorch's own loop that runs it: the step's, the same as that of the update before, or a hook's.
     `more_launches`: per parameter, those of an older release of PyTorch beyond those of its for-loop form now.

@@ -32,9 +32,9 @@ class Hazard(NamedTuple):
 
 
 def hazards_within(part: Plan, machine: Machine) -> tuple[Hazard, ...]:
-    """The hazards between tasks of one period of a plan of one segment. Those that follow from others are left out.
+    """The hazards between tasks of one period of a plan of one segment. Hazards that follow from others are omitted.
 
-    The order of messages between devices, where receives block, is no hazard: it follows from the issue order.
+    If receives block, the order of messages between devices is not a hazard: it follows from the issue order.
     """
     dependencies = dependencies_of(part, machine)
     rows = enumerate(dependencies.edges(dependencies.steady))  # in a steady period every task runs
@@ -170,8 +170,8 @@ class ScheduleEditor:
     def moved(self, order: Order, move: Move) -> Order:
         """`order` after a move of a task of the last segment. Raises OrderError for a task that this lacks.
 
-        In its new lane the task stands where the move says. Among tasks of other lanes it stays as near to where it was as the hazards
-        allow; if they allow no place, right before the task that the move names.
+        In its new lane, the task is placed where the move says. Among tasks of other lanes, it stays as close to its former position as the
+        hazards allow; if they allow none, it comes right before the task that the move names.
         """
         first = self._firsts[-1]
         entries = list(order.entries[first:])

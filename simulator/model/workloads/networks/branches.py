@@ -203,7 +203,7 @@ class InceptionD(nn.Module):
 
 
 class InceptionE(nn.Module):
-    """Branches of 1x1, 3x3, twice 3x3, and pooling; the last 3x3 convolution of a branch is a 1x3 beside a 3x1."""
+    """Branches of 1x1, 3x3, twice 3x3, and pooling; the last 3x3 convolution of a branch is a 1x3 next to a 3x1."""
 
     def __init__(self, inputs: int):
         super().__init__()

@@ -173,7 +173,7 @@ class PrunedVGG11(Chain):
     """VGG-11 with three linear layers as usual for CIFAR-10, 97 % of its weights pruned (BPPSA, Wang et al., 2020, section 4.3).
 
     The feature maps of images of 64x64 and more are average-pooled before the linear layers. In every convolution and every linear layer,
-    3 % of the weight is kept, at random positions that depend on the layer's number and the weight's shape.
+    3 % of the weight is retained, at random positions that depend on the layer's number and the weight's shape.
     """
 
     def __init__(self, image_size: int = 32, classes: int = 10):

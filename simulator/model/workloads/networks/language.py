@@ -14,7 +14,7 @@ from simulator.model.workloads.networks.sequences import split_heads
 _BERT_TOKENS, _BERT_POSITIONS, _SEGMENTS = 30_522, 512, 2
 _GPT2_TOKENS, _GPT2_POSITIONS = 50_257, 1024
 _DROPOUT = 0.1
-#: BERT predicts one token in so many.
+#: BERT predicts one token in this many.
 _EVERY = 7
 #: Target of a token whose prediction does not count: the default of PyTorch's cross-entropy.
 _IGNORED = -100

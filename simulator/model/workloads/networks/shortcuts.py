@@ -21,7 +21,7 @@ _RESIDUALS = (
     (6, 160, 3, 2),
     (6, 320, 1, 1),
 )
-#: A bottleneck of a DenseNet has as many times the channels that a layer adds.
+#: A bottleneck of a DenseNet has this many times the channels that a layer adds.
 _DENSE_WIDTH = 4
 
 

@@ -27,7 +27,7 @@ class Mask:
         return f"keep{self.keep:g}.{self.seed}"
 
     def kept(self, shape: tuple[int, ...]) -> "np.ndarray":
-        """Flat positions of the kept elements in ascending order, int64."""
+        """Flat positions of the retained elements in ascending order, int64."""
         import numpy as np
 
         elements = int(np.prod(shape))

@@ -134,7 +134,7 @@ def convolution(channels: int, out_channels: int, groups: int, height: Pattern, 
 def masked_convolution(
     channels: int, out_channels: int, groups: int, height: Pattern, width: Pattern, kernel: tuple[int, int], mask: "Mask"
 ) -> Pattern:
-    """The entries of `convolution` whose weight is kept. Built from the kept weights alone, because they are few."""
+    """The entries of `convolution` whose weight is retained. Built only from the retained weights, which are a small share."""
     plane = kron(height, width, kernel[1])
     order = np.argsort(plane.sources, kind="stable")  # entries of the plane by the weight that they multiply
     begin = np.searchsorted(plane.sources[order], np.arange(kernel[0] * kernel[1] + 1))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Pooling(WindowRule):
-    """Pooling of [channels, height, width] to [channels, *out], each channel by itself."""
+    """Pooling of [channels, height, width] to [channels, *out], each channel separately."""
 
     __slots__ = ()
 

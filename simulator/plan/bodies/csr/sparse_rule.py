@@ -21,7 +21,7 @@ MOST_BYTES = 2**30
 
 
 class Store:
-    """Results by recipe; each result states its size in `bytes`. Drops the least recently used; never keeps one over `most_bytes`."""
+    """Results by recipe; each result states its size in `bytes`. Drops the least recently used; never stores one over `most_bytes`."""
 
     def __init__(self, most_bytes: int = MOST_BYTES):
         self.most_bytes, self.bytes = most_bytes, 0
