@@ -30,7 +30,7 @@ USES_COSTS = True
 
 #: The search for a level stops at the first level whose step takes longer than this many times the shortest step so far.
 FAR = 2.0
-#: Steps that differ by less than this factor are equal: both wait for the same host, which hides what the scan takes.
+#: Steps that differ by less than this factor are equal: both wait for the same host, which hides the time of the scan.
 EQUAL = 1.01
 #: Most terms in one product of sparse Jacobians while searching for a level; working out the pattern of a larger product takes minutes.
 FEW_TERMS = 2**23
@@ -87,7 +87,7 @@ class _Drafts:
     """Plans of one job at different levels."""
 
     def __init__(self, job: Job, machine: Machine, options: Options, costs: PlanCosts | None):
-        self._job, self._machine, self._options = job.in_few(0), machine, options  # its drafts need all microbatches
+        self._job, self._machine, self._options = job.in_few(0), machine, options  # drafts need all microbatches
         self._device = machine.devices[0]
         self._devices = devices_of(machine, options.devices, NAME) if options.devices > 1 else (self._device.name,)
         self._cut = self._cut_by(costs) if options.devices > 1 else None

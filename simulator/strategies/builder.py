@@ -40,7 +40,7 @@ from simulator.strategies.few import in_turn, with_left_out
 from simulator.strategies.options import AnyOptions, option_values
 from traces.errors import Code, SchedcastError
 
-#: Tasks of a step at most, so that planning and simulating it takes less than a minute; looked at from so many microbatches on.
+#: The most tasks of a step, so that planning and simulating it takes less than a minute; checked from this number of microbatches on.
 MOST_TASKS, FEW_PARTS = 100_000, 256
 #: Adds what a task reads to what it changes.
 ADD = OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', outputs=())
@@ -48,20 +48,20 @@ ADD = OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', outputs=())
 COPY = OpCall("aten.copy_.default", '[{"$":1},{"$":0}]', outputs=())
 #: The arguments of a product of what a task reads; and those of one that is added to what it changes.
 _OF_READS, _ADDED = '[{"$":0},{"$":1}]', '[{"$":2},{"$":0},{"$":1}]'
-#: What becomes of gradients after the update: they are freed; kept from step to step; or kept, and products are added to them. Held: kept,
-#: and those of each microbatch are added when its backward has ended, as nanotron does.
+#: What happens to gradients after the update: freed: they are freed; kept: they stay allocated from step to step; fused: also, products of
+#: backward are added to them; held: also, those of each microbatch are added when its backward has ended, as in nanotron.
 Gradients = Literal["freed", "kept", "fused", "held"]
 #: The same of a builder (`PlanBuilder`).
 Kept = Gradients | Literal["bucketed"]
 
 
 def kept_by(gradients: Gradients, replicas: int, sharded: bool) -> Kept:
-    """What the builders of replicas do with gradients: DistributedDataParallel, which has buckets, sums held ones if nothing is sharded."""
+    """What replicas' builders do with gradients: DistributedDataParallel, which has buckets, sums `held` ones if nothing is sharded."""
     return "bucketed" if gradients == "held" and replicas > 1 and not sharded else gradients
 
 
 def _in_a_row(read: Operand, calls: Sequence[OpCall], write: Operand) -> list[ListedOp]:
-    """Calls of which each has the result of the one before."""
+    """Calls, each of which uses the result of the previous one."""
     made = [replace(read, value=f"{read.value}:{number}") for number in range(1, len(calls))]
     return [ListedOp(call, (a,), (b,)) for call, a, b in zip(calls, [read, *made], [*made, write], strict=True)]
 
@@ -80,8 +80,8 @@ def _added(parts: Sequence[Operand], write: Operand) -> list[ListedOp]:
 class Share:
     """The samples of a step that tasks work on: the microbatches `numbers` of `parts` equal parts of the batch.
 
-    `left_out`: how many microbatches more a copy of the model works on, which its plan leaves out (`strategies.few`), and how many in a
-    row repeat.
+    `left_out`: how many more microbatches a copy of the model works on, which its plan omits (`strategies.few`), and how many in a row
+    repeat.
     """
 
     parts: int
@@ -92,7 +92,7 @@ class Share:
 class PlanBuilder(CopyValues):
     """Makes the tasks of one copy of a job's model, and the values that they use (`CopyValues`).
 
-    The copy lies on one device, or is spread over several by a `Placement`. It works on all microbatches of a step, or on a `Share` of
+    The copy is on one device, or is spread over several by a `Placement`. It works on all microbatches of a step, or on a `Share` of
     them if other copies work on the others. Names of carried values, and of tasks that belong to no microbatch, end in `suffix`.
     """
 
@@ -108,9 +108,10 @@ class PlanBuilder(CopyValues):
     ):
         """`graph`: a changed graph that computes the same as the graph of the job's microbatch; default: that graph, of `division`.
 
-        `kept`: gradients that are not freed are carried from step to step; `zero_gradients` empties them, and all microbatches add to them.
-        If fused, the products that make them do so, even where a cast follows. If held, `additions` adds them; if bucketed, that is so of
-        all microbatches but the last, whose gradients are copied to memory of their own and added at once, as DistributedDataParallel does.
+        `kept`: gradients that are not freed are carried from step to step; `zero_gradients` sets them to zero, and all microbatches add to
+        them. If fused, the products that compute them do, even if a cast follows. If held, `additions` adds them; if bucketed, this is true
+        of all microbatches but the last, whose gradients are copied to separate memory and added immediately, as DistributedDataParallel
+        does.
         """
         parts = share.parts if share is not None else job.accumulate
         graph = graph or job.graph(job.batch // parts, parts, division=division)
@@ -218,7 +219,7 @@ class PlanBuilder(CopyValues):
         return self.ops([index for index, op in enumerate(self.graph.ops) if op.phase == BACKWARD], microbatch, stream) + self.additions()
 
     def additions(self) -> list[Task]:
-        """Return the tasks that add the held gradients of what `ops` has returned so far."""
+        """Return the tasks that add the `held` gradients of the ops that `ops` has returned so far."""
         held, self._held = self._held, []
         return held
 
@@ -233,8 +234,8 @@ class PlanBuilder(CopyValues):
     ) -> list[Task]:
         """Return the tasks of some ops of the graph for one microbatch, in order, each on its own device.
 
-        A gradient that is complete is added to that of the first microbatch, or held for `additions`. `instead`: values to use in the place
-        of others, or operands of the same geometry, which views of those others then view.
+        A complete gradient is added to that of the first microbatch, or left for `additions`. `instead`: values to use in place of others,
+        or operands of the same geometry, which views of those others then view.
         """
         tasks = []
         for index in indices:
@@ -292,7 +293,7 @@ class PlanBuilder(CopyValues):
 
     @cached_property
     def _added_by_products(self) -> frozenset[str]:
-        """The parameters whose gradients need no sum of their own."""
+        """The parameters whose gradients need no separate sum."""
         return frozenset(self._adding.values())
 
     def _first(self, parameter: str) -> int:
@@ -415,7 +416,7 @@ class PlanBuilder(CopyValues):
     def fetches(self, machine: Machine) -> list[Task]:
         """Return copies of the inputs from the host to the device, for the microbatches whose tasks have been made.
 
-        The inputs are values of the host from then on.
+        From then on, the inputs are values on the host.
         """
         return fetches(machine, self.tensors, self.device)
 
@@ -453,7 +454,7 @@ class PlanBuilder(CopyValues):
         return tuple(self._name(self.graph.loss, m) for m in self.microbatches)
 
     def graph_notes(self, several: bool) -> dict[str, object]:
-        """What the semantics of a plan say of the graph. `several`: whether several devices have a copy of the model."""
+        """What the semantics of a plan say about the graph. `several`: whether several devices have a copy of the model."""
         notes: dict[str, object] = {}
         if self.parts > 1 and any("batch_norm" in op.name for op in self.graph.ops):
             notes["batch_norm"] = "statistics per device and microbatch" if several else "statistics per microbatch"
@@ -482,10 +483,10 @@ class PlanBuilder(CopyValues):
     ) -> Plan:
         """Return the finished plan. `others`: the builders of the model's other copies.
 
-        `shards`: what holds the trained parameters in pieces, with their `gradients`, if the copies do not.
+        `shards`: the pieces of the trained parameters, with their `gradients`, if the copies do not have whole parameters.
         """
         notes: dict[str, object] = {"staleness": 0, **(semantics or {})}
-        notes |= self.graph_notes(several=bool(others) or "replicas" in notes)  # one device may stand for all
+        notes |= self.graph_notes(several=bool(others) or "replicas" in notes)  # one device may represent all
         for builder in (self, *others):
             builder.carry_unused(frozenset(self.graph.parameters if shards else ()))
         tensors = merged([*(builder.tensors for builder in (self, *others)), *shards])
@@ -502,7 +503,7 @@ class PlanBuilder(CopyValues):
         return self.with_left_out(plan)
 
     def with_left_out(self, plan: Plan) -> Plan:
-        """The plan with the inputs of the microbatches that it leaves out."""
+        """The plan with the inputs of the omitted microbatches."""
         count, period = self.share.left_out
         return with_left_out(plan, count, len(self.microbatches), period)
 

@@ -25,7 +25,7 @@ class Placement:
     """The device of each op of a graph, and what the ops read of other devices' values.
 
     `devices` is by op. `homes` is by value of the graph: the device that makes it, or on which it is carried (default: the first device).
-    `copies`: the name of the copy, on the op's own device, that an op has in the place of a value, by (op, value).
+    `copies`: the name of the copy, on the op's own device, that an op reads instead of a value, by (op, value).
     """
 
     devices: Sequence[str]
@@ -40,7 +40,7 @@ class Placement:
 class CopyValues:
     """The values and storages of a copy of the model that `graph` describes.
 
-    The copy lies where `place` says. Each of its microbatches is one of `parts` equal parts of the batch. Names of carried values end in
+    `place` says where the copy is. Each of its microbatches is one of `parts` equal parts of the batch. Names of carried values end in
     `suffix`; those of a microbatch's values end in `of_rank`, which tells apart devices that divide the work on one microbatch.
     """
 
@@ -67,14 +67,14 @@ class CopyValues:
         return self.tensors.scratch(name, shape, dtype, self.device)
 
     def kept(self, parameter: str, device: str) -> Operand:
-        """Make a value that holds a parameter as it is at one time, for one iteration, and return its operand."""
+        """Make a value with a snapshot of a parameter, for one iteration, and return its operand."""
         name = self._own(f"{parameter}@kept")
         carried = self._carried(parameter, PARAMETER)
         kept = replace(carried, name=name, device=device, storage=name, source=None, kind=ACTIVATION)
         return self.tensors.add(kept).operand()
 
     def again(self, value: str, microbatch: int) -> str:
-        """Make a value like `value` of a microbatch, on a storage of its own, for an op that runs again. Returns its name."""
+        """Make a value like `value` of a microbatch, on a separate storage, for an op that runs again. Returns its name."""
         first = self.tensors.values[self._operand(self.graph.values[value].operand(), microbatch).value]
         second = replace(first, name=f"{first.name}{AGAIN}", storage=f"{first.storage}{AGAIN}")
         return self.tensors.add(second, self.tensors.storages[first.storage].bytes).name
@@ -82,7 +82,7 @@ class CopyValues:
     def sent(
         self, value: str, held: str, copy: str, target: str, microbatch: int, instead: Mapping[str, Operand] | None = None
     ) -> tuple[Operand, Operand]:
-        """Return the operands of a value of the graph, which is called `held` where it is, and of its copy on device `target`.
+        """Return the operands of a value of the graph, whose name is `held` on its device, and of its copy on device `target`.
 
         `instead`: as in `PlanBuilder.ops`.
         """
@@ -101,7 +101,7 @@ class CopyValues:
         return placed.storage if placed is not None else self._own(self.graph.values[value].storage)
 
     def carry_unused(self, elsewhere: Collection[str] = ()) -> None:
-        """Add the parameters and buffers that no task uses, because they take memory too. `elsewhere`: those that lie in other values."""
+        """Add the parameters and buffers that no task uses, because they take memory too. `elsewhere`: those that are in other values."""
         for name, value in self.graph.values.items():
             if value.kind in (PARAMETER, BUFFER) and name not in elsewhere:
                 self._carried(name, value.kind)
@@ -179,7 +179,7 @@ class CopyValues:
         return self.tensors.values[name]
 
     def _state(self, tensor: str, shape: tuple[int, ...], dtype: str, parameter: Value) -> Operand:
-        """Return the operand of an optimizer state `tensor`, which lies beside its parameter and has the parameter's strides."""
+        """Return the operand of an optimizer state `tensor`, which is on the device of its parameter and has the parameter's strides."""
         name = self._own(tensor)
         if name not in self.tensors.values:
             strides = parameter.strides if shape else ()

@@ -55,7 +55,7 @@ class Options:
     update: Literal["baseline", "forward-fusion", "backward-fusion", "asynchronous"] = "baseline"
     """When to update parameters: after backward, just before the next forward needs them, or as soon as their gradient is reduced.
 
-    asynchronous: a step late, so that gradients are reduced beside the next step.
+    asynchronous: one step late, so that gradients are reduced during the next step.
     """
     overlap: bool = True
     """Reduce gradients while backward runs; off: after backward."""
@@ -75,12 +75,12 @@ class Options:
     fetch: bool = True
     """Copy each device's shard of the batch from the host; off: the shard is on the device already."""
     fold: Literal["auto", "on", "off"] = "auto"
-    """Plan one device for all, and few of more than 6 microbatches, since they do the same: only for predictions; auto: if there were more
-    than 20,000 tasks."""
+    """Plan one representative device, and representative microbatches if there are more than 6: only for predictions; auto: if there would
+    be more than 20,000 tasks."""
     gradients: Gradients = "freed"
-    """Free gradients after the update; keep them from step to step, as zero_grad(set_to_none=False) does (kept); also let the products of
-    backward add to them, as Megatron-LM does (fused); or add them after each backward, the last one's from buckets, as nanotron does
-    (held)."""
+    """freed: free gradients after the update; kept: retain them from step to step, as zero_grad(set_to_none=False) does; fused: also let
+    the products of backward add to them, as Megatron-LM does; held: add them after each backward, those of the last one from buckets, as
+    nanotron does."""
 
     def __post_init__(self):
         """Raise SchedcastError if the bucket size is negative or infinite, or for updates that cannot keep gradients."""
@@ -93,12 +93,12 @@ class Options:
 
     @property
     def lag(self) -> int:
-        """How many steps after its own a gradient is applied, after another step's backward."""
+        """How many steps late a gradient is applied, after another step's backward."""
         return int(self.update == "asynchronous")
 
     @property
     def aside(self) -> bool:
-        """Whether gradients are reduced in lanes of their own, beside what the devices compute."""
+        """Whether gradients are reduced in separate lanes, concurrently with computation."""
         return self.overlap or bool(self.lag)
 
 
@@ -130,12 +130,12 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 
 
 def portion(job: Job, machine: Machine, options: Options) -> Portion:
-    """Every device runs all ops of its microbatches, and holds all parameters and their optimizer state."""
+    """Every device runs all ops of its microbatches, and stores all parameters and their optimizer state."""
     return Portion(len(machine.devices), job.accumulate, held=1.0, sums=True)
 
 
 def folds(fold: str, job: Job, machine: Machine, most_devices: float = math.inf, per_replica: int = 1, tasks: int = 0) -> bool:
-    """Whether one device stands for all of a plan (`Options.fold`), as a library's collectives allow.
+    """Whether one device represents all devices of a plan (`Options.fold`), which a library's collectives allow.
 
     `most_devices`: with more, it does, however few tasks there are. `per_replica`: the devices that divide a replica's microbatches.
     `tasks`: those of a plan of all devices; 0: if each runs the ops of its replica.
@@ -152,10 +152,10 @@ def folds(fold: str, job: Job, machine: Machine, most_devices: float = math.inf,
 def replica_builders(
     job: Job, devices: Sequence[str], count: int, kept: Kept = "freed", division: Division = UNDIVIDED, fold: str = "off"
 ) -> list[PlanBuilder]:
-    """A builder for each of `devices`, the first of those of `count` replicas that work on as many microbatches.
+    """A builder for each of `devices`, the first devices of `count` replicas that work on equally many microbatches.
 
-    `kept`: as in `PlanBuilder`. `division`: so many devices in a row divide the microbatches and the layers of each replica.
-    `fold`: whether microbatches may be left out (`few.leaves_out`).
+    `kept`: as in `PlanBuilder`. `division`: this many devices in a row divide the microbatches and the layers of each replica. `fold`:
+    whether microbatches may be omitted (`few.leaves_out`).
     """
     parts, each = job.accumulate * count, division.devices
     left_out = in_turn(job, len(devices) * len(job.graph(job.batch // parts, parts).ops), fold)
@@ -195,7 +195,7 @@ def whole_counts(groups: Iterable[tuple[Group, Sequence[int]]], builders: Sequen
 
 
 def folded_note(devices: Sequence[str], every: Sequence[str]) -> dict[str, object]:
-    """What the semantics of a plan say if it has fewer devices than take part."""
+    """What the semantics of a plan say if it has only some of the devices that take part."""
     if len(devices) == len(every):
         return {}
     return {"folded": f"{devices[0]} stands for {len(every)} devices, which do the same"}
@@ -291,7 +291,7 @@ class Replicas:
         return [builder.update(builder.layers[layer], f"{layer}/update", layer, self.options.lag) for layer in layers]
 
     def _buckets(self) -> list[_Bucket]:
-        """Buckets of gradients in the order of completion. A bucket is closed once it holds at least `bucket` MB."""
+        """Buckets of gradients in the order of completion. A bucket is closed once it has at least `bucket` MB."""
         first, bucket_bytes = self.builders[0], self.options.bucket * 1e6
         buckets: list[_Bucket] = []
         storages: list[str] = []

@@ -1,8 +1,8 @@
-"""Per-layer parallelism: each layer is divided by images, channels, height and width as suits it (DeePa).
+"""Per-layer parallelism: each layer has its own division by images, channels, height and width (DeePa).
 
 Jia et al., "Exploring Hidden Dimensions in Parallelizing Convolutional Neural Networks", ICML 2018. Each worker of a layer computes an
-equal part of its output, and holds the part of its parameters that this needs. Between layers of different configurations, each device
-gets what it lacks. Batch-norm uses separate statistics for every part.
+equal part of its output, and stores the part of its parameters that this needs. Between layers of different configurations, each device
+receives the data that it lacks. Batch-norm uses separate statistics for every part.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ LEAST_DEVICES = 2
 CANDIDATES = STEP_CANDIDATES
 USES_COSTS = True
 
-#: Tasks of all simulated plans together, at most: some 20 seconds.
+#: The most tasks of all simulated plans together: about 20 seconds.
 _MOST_TASKS = 60_000
 
 

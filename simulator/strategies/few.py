@@ -1,8 +1,9 @@
-"""Plans with few microbatches of a step that has many: those in the middle do the same, so that one group of them tells about all.
+"""Plans with representative microbatches of a step that has many: those in the middle do the same work, so one group of them represents
+all.
 
-Such a plan is for predictions alone (`Job.few`). It has the first microbatches, some of the middle and the last ones, each as large as in
-the whole step, and with its share of the loss. `predict.repeated` looks for the group of microbatches after which everything happens again,
-and counts it as often as microbatches are left out. Their inputs are in the plan: they are fetched, and held until their turn would come.
+Such a plan is only for predictions (`Job.few`). It has the first microbatches, some from the middle and the last ones, each as large as in
+the whole step, and with its share of the loss. `predict.repeated` finds the group of microbatches that repeats, and counts it once for each
+omitted group. The inputs of omitted microbatches are in the plan: they are fetched, and stay allocated until the microbatch would run.
 """
 
 from dataclasses import replace
@@ -13,25 +14,25 @@ from simulator.plan.task import INPUT, LeftOut, Storage, Task, Value
 
 #: Microbatches, and tasks of a step, up to which plans have all of them.
 MOST_MICROBATCHES, MOST_TASKS = 6, 20_000
-#: By `Job.few`: microbatches of a plan that runs them one after another (the first one, two that are compared and the last one; or more
-#: at first, in which a step gets into its pace), and rounds, of as many as there are ranks, of what each rank of a pipeline repeats.
+#: By `Job.few`: the microbatches of a plan that runs them one after another (the first one, two that are compared and the last one; or more
+#: at the start, until a step is periodic), and the rounds (of one microbatch per rank) that each rank of a pipeline repeats.
 SHOWN, ROUNDS = {1: 4, 2: 6}, {1: 2, 2: 6}
 
 
 def leaves_out(job: Job, microbatches: int, tasks: int, fold: str = "auto") -> bool:
-    """Whether a plan of so many microbatches, and tasks in all, may leave some out. `fold`: the option of strategies that have one."""
+    """Whether a plan of this many microbatches and tasks may omit microbatches. `fold`: the option of strategies that have one."""
     return job.few > 0 and fold != "off" and microbatches > MOST_MICROBATCHES and (fold == "on" or tasks > MOST_TASKS)
 
 
 def in_turn(job: Job, tasks: int, fold: str = "auto") -> int:
-    """How many microbatches are left out of a plan that runs them one after another. `tasks`: those of a microbatch."""
+    """How many microbatches are omitted from a plan that runs them one after another. `tasks`: those of a microbatch."""
     return job.accumulate - SHOWN[job.few] if leaves_out(job, job.accumulate, job.accumulate * tasks, fold) else 0
 
 
 def with_left_out(plan: Plan, count: int, shown: int, period: int = 1) -> Plan:
-    """A plan that leaves out `count` microbatches of each copy and shows others, with the inputs of those that it leaves out.
+    """A plan that omits `count` microbatches of each copy, with their inputs.
 
-    `period`: of so many microbatches each group does the same.
+    `period`: the number of microbatches after which a group repeats.
     """
     if not count:
         return plan
@@ -71,7 +72,7 @@ def fetches_input(plan: Plan, task: Task) -> bool:
 
 
 def _fetched(fetch: Task, number: int, copied) -> Task:
-    """The task that fetches the input of a microbatch that is left out."""
+    """The task that fetches the input of an omitted microbatch."""
     read, write = fetch.reads[0], fetch.writes[0]
     source = copied(read.value, number)
     return replace(

@@ -1,9 +1,9 @@
 """Data-parallel training with sharded parameters, gradients and optimizer state: ZeRO and PyTorch's FSDP2.
 
-Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC 2020): each device holds a part of the
+Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC 2020): each device stores a part of the
 optimizer state (stage 1), of the gradients (2) and of the parameters (3). Zhao et al., "PyTorch FSDP" (VLDB 2023): the parameters of a
-unit, usually a transformer's block, are gathered right before it runs, beside the block before, and freed after it; in backward again, and
-the gradients of a unit are summed and scattered as soon as they are complete. In DeePa's terms, every device is the parameter server of
+unit, usually a transformer's block, are gathered while the previous block runs, and freed after use; in backward, they are gathered again,
+and the gradients of a unit are summed and scattered as soon as they are complete. In DeePa's terms, every device is the parameter server of
 its part. Devices may also divide the layers (`tp`) and the tokens (`cp`) of each microbatch, or experts (`ep`; `simulator.model.division`).
 """
 
@@ -39,9 +39,9 @@ FOR_LANGUAGE_MODELS = True
 
 #: Streams of a device.
 COMPUTE, GATHER, REDUCE, TENSOR, CONTEXT, EXPERTS = 0, 1, 2, 3, 4, 5
-#: Of what devices that divide layers, tokens, or experts do together.
+#: Streams of the collectives of devices that divide layers, tokens, or experts.
 _STREAMS = {local.TENSOR: TENSOR, local.CONTEXT: CONTEXT, local.EXPERTS: EXPERTS}
-#: A plan with more devices than this has one device for all, which do the same.
+#: A plan with more devices than this has one representative device.
 MOST_DEVICES = 8
 #: Tokens of a sequence from which on a search divides them.
 _LONG = 16_384
@@ -54,31 +54,33 @@ class Options:
     shard: Literal["0", "1", "2", "3"] = "3"
     """The stage of ZeRO: 0 shards nothing, 1 optimizer state, 2 gradients as well, 3 parameters as well."""
     hybrid: int = 0
-    """Shard over groups of so many devices in a row, and keep a copy in each group (HSDP); 0: over all devices."""
+    """Shard over groups of this many consecutive devices, with a copy in each group (HSDP); 0: over all devices."""
     tp: int = 1
-    """So many devices in a row divide each layer by heads, hidden channels and vocabulary (tensor parallelism); 1: none."""
+    """The number of consecutive devices that divide each layer by heads, hidden channels and vocabulary (tensor parallelism); 1: none."""
     sp: bool = True
-    """With tp, divide what lies between the products by tokens (sequence parallelism)."""
+    """With tp, divide the ops between the products by tokens (sequence parallelism)."""
     cp: int = 1
-    """So many devices, or groups of tp devices, in a row divide the tokens of each sequence (context parallelism); 1: none."""
+    """The number of consecutive devices, or groups of tp devices, that divide the tokens of each sequence (context parallelism); 1: none.
+    """
     ep: int = 1
-    """So many devices in a row divide the experts, which get the tokens of all of them (expert parallelism, predicted only); 1: none."""
+    """The number of consecutive devices that divide the experts, to which they send their tokens (expert parallelism, predicted only); 1:
+    none."""
     prefetch: int = 1
-    """How many units ahead of the one that runs are gathered."""
+    """How many units are gathered ahead of the running one."""
     reshard: bool = True
     """Free a unit's gathered parameters after forward, and gather them again for backward; off: keep them. Stages 1 and 2 keep them."""
     fetch: bool = True
     """Copy each device's shard of the batch from the host; off: the shard is on the device already."""
     fold: Literal["auto", "on", "off"] = "auto"
-    """Plan one device for all, and few of more than 6 microbatches, since they do the same: only for predictions; auto: one device with
-    more than 8 devices, or 20,000 tasks, and few microbatches if there were more than 20,000 tasks."""
+    """Plan one representative device, and representative microbatches if there are more than 6: only for predictions; auto: one device if
+    there are more than 8 devices or 20,000 tasks, and representative microbatches if there would be more than 20,000 tasks."""
     gradients: Gradients = "freed"
-    """With stage 1, free gradients after they are summed; keep them from step to step (kept); also let the products of backward add to
-    them, as Megatron-LM does (fused); or, as nanotron does, add them after each backward, sum them whole after the last one, and gather all
-    parameters at once (held)."""
+    """With stage 1, freed: free gradients after they are summed; kept: retain them from step to step; fused: also let the products of
+    backward add to them, as Megatron-LM does; held: as nanotron does, add them after each backward, sum them whole after the last one, and
+    gather all parameters together."""
 
     def __post_init__(self):
-        """Raise SchedcastError for numbers that are too small, and for stages that keep no gradients."""
+        """Raise SchedcastError for numbers that are too small, and for stages that cannot retain gradients."""
         if self.gradients != "freed" and self.shard not in ("0", "1"):
             raise SchedcastError(
                 f"strategy {NAME}: gradients={self.gradients} goes with shard=0 or 1, and shard is {self.shard}; leave it out"
@@ -106,7 +108,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     size = 1 if options.shard == "0" else options.hybrid or copies
     if copies % size:
         raise SchedcastError(f"strategy {NAME}: hybrid={size} does not divide {copies} replicas; choose one of {_divisors(copies)}")
-    among = count if size == 1 else size  # devices that hold the same experts are among those that shard the rest together
+    among = count if size == 1 else size  # devices with the same experts are among those that shard the rest together
     if among % options.ep:
         raise SchedcastError(f"strategy {NAME}: ep={options.ep} does not divide {among} devices; choose one of {_divisors(among)}")
     with gc_paused():
@@ -120,7 +122,7 @@ def _divisors(count: int) -> str:
 
 
 def candidates(job: Job, machine: Machine) -> list[str]:
-    """Option texts that a search tries: what is sharded over which groups, for each sensible time to gather; and divided layers.
+    """Option texts that a search tries: what is sharded over which groups, for each useful time to gather; and divided layers.
 
     Of language models also divided tokens, if sequences are long or fewer than devices, and divided experts.
     """
@@ -148,7 +150,7 @@ def division(options: Options) -> Division:
 
 
 def portion(job: Job, machine: Machine, options: Options) -> Portion | None:
-    """Every device runs all ops of its microbatches, and holds its own share of its layers' parameters, or its experts."""
+    """Every device runs all ops of its microbatches, and stores its share of its layers' parameters, or its experts."""
     divided = division(options)
     replicas, rest = divmod(len(machine.devices), divided.devices)
     held = 1.0 / options.ep if options.shard == "0" else 1.0 / (options.hybrid or len(machine.devices) // options.tp)
@@ -163,7 +165,7 @@ def _reshards(options: Options) -> bool:
 
 
 class ShardedReplicas:
-    """The builders of all devices, or of the first for all, and what they run."""
+    """The builders of all devices, or of the first as representative, and what they run."""
 
     def __init__(self, job: Job, machine: Machine, mesh: Mesh, options: Options):
         self.job, self.machine, self.options, self.mesh = job, machine, options, mesh
@@ -215,7 +217,8 @@ class ShardedReplicas:
         return self.builders[0].with_left_out(plan)
 
     def _division(self) -> str:
-        """How layers are divided, and which kinds of ops with products every device runs on whole tensors, because nothing divides them."""
+        """How layers are divided, and which kinds of ops with products every device runs on whole tensors because they cannot be
+        divided."""
         flops = {op.name: op.body.flops for op in self.job.graph(self.graph.batch, self.mesh.replicas * self.job.accumulate).ops}
         words, divides = self.mesh.division.words, self.mesh.division.devices > 1
         whole = {op.body.target.split(".")[1] for op in self.graph.ops if divides and op.body.flops == flops.get(op.name, 0.0) > 0}
@@ -235,8 +238,9 @@ class ShardedReplicas:
     def _passes(self) -> list[Task]:
         """Forward and backward of all microbatches, with what is gathered and summed.
 
-        If gradients are summed for each microbatch, a device computes on after a unit only when the sum of the unit before has ended, as
-        FSDP2 does. Else memory would hold the gradients of all units: they belong to the stream that computes, and that of sums reads them.
+        If gradients are summed for each microbatch, a device continues after a unit only when the sum of the previous unit has ended, as in
+        FSDP2. Otherwise, the gradients of all units would be allocated: they belong to the compute stream, and the stream of sums reads
+        them.
         """
         count, own = len(self.graph.ops), len(self.builders[0].microbatches)
         spans = [span for span in self.units.spans(own, _reshards(self.options)) if self.shards.is_sharded(span.unit)]
@@ -256,7 +260,7 @@ class ShardedReplicas:
         awaited: list[tuple[str, ...]] = [()] * len(self.builders)  # the names of what summed those of the unit before
         for position in range(own * count):
             m, index = divmod(position, count)
-            if m and not index and summed:  # each microbatch has gradients of its own, which are summed in shards
+            if m and not index and summed:  # each microbatch has separate gradients, which are summed in shards
                 for builder in self.builders:
                     builder.first_of = dict.fromkeys(summed, builder.microbatches[m])
             for number in issued.get(position, ()):

@@ -1,6 +1,6 @@
 """Hybrid training: some iterations in a pipeline with stale weights, then plain training on the same stages.
 
-"Pipelined Training with Stale Weights of Deep CNNs" (2019) trains so to win back the accuracy that stale weights may cost.
+"Pipelined Training with Stale Weights of Deep CNNs" (2019) trains this way to recover the accuracy that stale weights may cost.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +19,14 @@ from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.planning import DrainingOptions, cut, microbatches_in, named, scheduled
 from traces.errors import SchedcastError
 
-# Joins plans of one job, of which a run follows one after the other, into a plan of several segments.
+# Joins plans of one job, which a run follows one after another, into a plan of several segments.
 
 
 def in_turn(strategy: str, plans: Sequence[tuple[Plan, int]], options: Mapping[str, object], semantics: Mapping[str, object]) -> Plan:
     """Return the plan that follows each of `plans` for its number of iterations.
 
-    Parameters, buffers and optimizer state of one name are the same values in all segments, so a segment goes on with those that the one
-    before has left. Every other name of a later plan gets a prime for each plan before it: `relu'` is the op `relu` of the second one.
+    Parameters, buffers and optimizer state of one name are the same values in all segments, so a segment continues with those of the
+    previous segment. Every other name of a later plan gets a prime for each plan before it: `relu'` is the op `relu` of the second one.
     Raises ValueError if two plans carry different values under one name.
     """
     values: dict[str, Value] = {}
@@ -105,7 +105,7 @@ _ORDERS = {"model-parallel": orders.gpipe_order, "gpipe": orders.gpipe_order, "1
 
 @dataclass(frozen=True)
 class Options(stale_pipeline.Options):
-    """How the model is cut, where the stages run, and when the run goes over to synchronous training."""
+    """How the model is cut, where the stages run, and when the run switches to synchronous training."""
 
     pipelined: float = 0.5
     """The share of the iterations that are pipelined with stale weights, more than 0 and less than 1."""

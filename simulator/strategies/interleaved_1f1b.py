@@ -1,4 +1,4 @@
-"""Interleaved 1F1B: stage s runs on device s mod D, so a bubble is as short as one of a device's stages (Narayanan et al., 2021).
+"""Interleaved 1F1B: stage s runs on device s mod D, so a bubble is as short as one stage of a device (Narayanan et al., 2021).
 
 "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM" (Narayanan et al., 2021).
 """

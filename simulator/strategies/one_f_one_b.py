@@ -28,5 +28,5 @@ def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
-    """One stage per device. Stage s of S keeps the activations of at most S - s microbatches; the bubble is that of GPipe."""
+    """One stage per device. Stage s of S stores the activations of at most S - s microbatches; the bubble is that of GPipe."""
     return synchronous(NAME, job, machine, costs, options, orders.one_f_one_b_order)

@@ -1,4 +1,4 @@
-"""Names and values of a strategy's options, which are a frozen dataclass; and what follows from them without a plan.
+"""Names and values of a strategy's options, which are a frozen dataclass; and what they imply without a plan.
 
 A field whose name is reserved in Python ends in an underscore (`async_`); users see the name without it.
 """
@@ -26,13 +26,13 @@ def option_values(options: AnyOptions) -> dict[str, object]:
 
 
 class Portion(NamedTuple):
-    """What one device has to do and to hold at least, known before there is a plan.
+    """Lower bounds of one device's work and memory, known before there is a plan.
 
     Each of `replicas` works on `microbatches` of a step, whose ops devices divide by `division`. They pass `stages`, cut before the units
     `cuts` (none: where predicted times balance or, if `even`, numbers of blocks). `held`: the share of its stage's parameters, with their
-    optimizer state, that a device holds. `keeps`: whether activations are kept from a microbatch's forward to its backward; `gathers`:
-    whether parameters, once gathered, are kept to the last microbatch's backward; `sums`: whether a device adds up whole gradients of its
-    microbatches.
+    optimizer state, that a device stores. `keeps`: whether activations are saved from a microbatch's forward to its backward; `gathers`:
+    whether parameters, once gathered, stay gathered until the last microbatch's backward; `sums`: whether a device adds up whole gradients
+    of its microbatches.
     """
 
     replicas: int

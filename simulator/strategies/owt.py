@@ -1,7 +1,7 @@
 """One weird trick: convolutions by image, linear layers by channel.
 
 Krizhevsky, "One weird trick for parallelizing convolutional neural networks" (2014). Linear layers have most parameters and little to
-compute, so each device holds a part of them and gets the activations of all images; all other layers run as under image parallelism. A
+compute, so each device stores a part of them and receives the activations of all images; all other layers use image parallelism. A
 linear layer whose channels do not divide among the devices is divided by image as well. Batch-norm uses separate statistics on every
 device.
 """

@@ -1,4 +1,4 @@
-"""PipeDream: each stage alternates between the forward of one mini-batch and the backward of an older one, and keeps its weights for that.
+"""PipeDream: each stage alternates between the forward of one mini-batch and the backward of an older one, and saves its weights for that.
 
 "PipeDream: Generalized Pipeline Parallelism for DNN Training" (Narayanan et al., SOSP 2019), with weight stashing.
 """

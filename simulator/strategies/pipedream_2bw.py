@@ -62,8 +62,8 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 def _period(pipeline: Pipeline, count: int) -> list[Task]:
     """One step's forwards, each followed by the backward that is due.
 
-    Stage s of S is S - 1 - s microbatches behind with its backwards, so the last of them belong to the step before. When these are done,
-    the stage keeps a copy of its weights for the rest of this step, and updates them with the gradients of the step before.
+    Stage s of S is S - 1 - s microbatches behind with its backwards, so the last of them belong to the previous step. When these are done,
+    the stage saves a copy of its weights for the rest of this step, and updates them with the gradients of the previous step.
     """
     stages = pipeline.stages
     behind = [stages - 1 - stage for stage in range(stages)]

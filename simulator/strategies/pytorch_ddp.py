@@ -1,7 +1,7 @@
 """PyTorch's DistributedDataParallel around the user's own loop, with its defaults and `no_sync` for all microbatches but the last.
 
 As the reducer of PyTorch 2.13 does it (torch/csrc/distributed/c10d/reducer.cpp): a hook of each parameter copies its gradient into a
-bucket, divided by the number of devices, and a full bucket is summed beside backward. Buckets hold gradients in the order in which backward
+bucket, divided by the number of devices, and a full bucket is summed during backward. Buckets hold gradients in the order in which backward
 completes them, the first of them 1 MiB, the others 25 MiB. After backward every sum is copied back to its gradient, so that memory has
 gradients and buckets. Buffers, such as statistics of batch-norm, are sent from the first device before each forward.
 """
@@ -73,7 +73,7 @@ def check_processes(strategy: str, job: Job, machine: Machine) -> tuple[str, ...
 
 
 def own_builders(job: Job, machine: Machine, devices: Sequence[str]) -> list[PlanBuilder]:
-    """A builder of the user's loop for each device; of GPUs for the first one, which stands for all: each has a host of its own."""
+    """A builder of the user's loop for each device; for GPUs, only for the first one, which represents all, since each has its own host."""
     graph = own_graph(job, job.accumulate * len(devices))
     listed = devices[:1] if machine.devices[0].kind == "gpu" else devices
     left_out = in_turn(job, len(listed) * len(graph.ops))
@@ -126,7 +126,7 @@ def _tasks(machine: Machine, devices: Sequence[str], builders: Sequence[PlanBuil
 def _buckets(build: PlanBuilder, passes: Sequence[Task]) -> list[dict[str, int]]:
     """The parameters of each bucket in the order in which their gradients are complete, with the position of the task that completes them.
 
-    Gradients of one bucket have one type. A bucket is full once it holds as much as its size.
+    Gradients of one bucket have one type. A bucket is full once it has reached its size.
     """
     of_storage: dict[str, list[str]] = {}
     for parameter in reversed(build.graph.parameters):
@@ -152,7 +152,7 @@ def _span(build: PlanBuilder, parameters: Iterable[str], parameter: str) -> tupl
 
 
 def _flat(build: PlanBuilder, name: str, parameters: Iterable[str]) -> Operand:
-    """A device's bucket, which it keeps from step to step."""
+    """A device's bucket, which stays allocated from step to step."""
     gradients = [build.gradient(parameter) for parameter in parameters]
     shape, own = (sum(gradient.elements for gradient in gradients),), f"{name}@{build.device}"
     return build.tensors.add(Value(own, shape, contiguous(shape), dtype=gradients[0].dtype, device=build.device, kind=BUFFER)).operand()
@@ -169,7 +169,7 @@ def _copies(build: PlanBuilder, parameter: str, place: Operand) -> tuple[Task, T
 def _sent_buffers(builders: Sequence[PlanBuilder], group: Group) -> list[Task]:
     """The tasks that send buffers: those of a type become one tensor, which is sent and copied back to each of them.
 
-    A library sends few bytes in the time in which it sums them, which is the price here.
+    A library sends a small number of bytes in the time in which it sums them; that time is used here.
     """
     tasks: list[Task] = []
     own = [[value for value in build.tensors.values.values() if value.kind == BUFFER and value.source is not None] for build in builders]

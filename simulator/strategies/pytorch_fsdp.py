@@ -3,8 +3,8 @@
 As torch.distributed.fsdp does it in PyTorch 2.13. A hook before a block's forward gathers its parameters and copies them out of the
 gathered tensor; a hook after it frees them. Before a block's backward they are gathered again, and those of the block before it ahead of
 their use; after it the gradients are copied into one tensor, which is summed and scattered. Parameters outside of blocks belong to the
-model, which is gathered at the start of forward and stays so until the end of backward. A gather in forward starts when the host reaches
-its block, and the copy of the last block but one has ended. The hooks are Python of the host. The optimizer works on DTensors.
+model, which is gathered at the start of forward and stays gathered until the end of backward. A gather in forward starts when the host
+reaches its block, and the copy of the last block but one has ended. The hooks are Python code on the host. The optimizer works on DTensors.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ ABOUT = "PyTorch's FSDP2 (fully_shard of each block and of the model) around you
 LEAST_DEVICES = 2
 EXECUTED = False
 
-#: What an optimizer's form takes of the host for DTensors.
+#: The host time of an optimizer's form for DTensors.
 _UPDATES: Mapping[str, HookName] = MappingProxyType({
     "for": "dtensor update for", "foreach": "dtensor update foreach", "fused": "dtensor update fused",
 })  # fmt: skip
@@ -69,7 +69,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 
 
 class _Loop:
-    """The loop of all devices, or of the first for all."""
+    """The loop of all devices, or of the first as representative."""
 
     def __init__(self, job: Job, machine: Machine, mesh: Mesh, builders: list[PlanBuilder]):
         self.job, self.mesh, self.builders, self.graph = job, mesh, builders, builders[0].graph
@@ -109,7 +109,7 @@ class _Loop:
     def _pass(self, m: int) -> None:
         """Forward and backward of a microbatch, each of which gathers all units and sums their gradients."""
         for build in self.builders:
-            if m:  # each microbatch has gradients of its own, which are summed in shards
+            if m:  # each microbatch has separate gradients, which are summed in shards
                 build.first_of = dict.fromkeys(self.graph.parameters, build.microbatches[m])
         begins, ends = self._blocks
         backward = [unit for _, (unit, phase) in sorted(begins.items()) if phase]
@@ -162,13 +162,13 @@ class _Loop:
         self._tasks += [hook(name, f"{unit}/{len(self._tasks)}", build.device, count, unit) for build in self.builders]
 
     def _gather(self, unit: str, name: str, after: tuple[str, ...]) -> None:
-        """Gather a unit after these tasks of the first device; each has its like on the others."""
+        """Gather a unit after these tasks of the first device; each has a counterpart on the others."""
         waits = [tuple(self._on(device, each) for each in after) for device in self.mesh.devices]
         tasks, self._gathered[unit] = self.shards.gather(Span(unit, 0, 0, False), name, waits)
         self._tasks += tasks
 
     def _copy_out(self, unit: str, name: str) -> None:
-        """Copy a unit's gathered parameters to places of their own, by one kernel (split_with_sizes_copy)."""
+        """Copy a unit's gathered parameters to separate memory, by one kernel (split_with_sizes_copy)."""
         tasks, read = self.shards.unpack(Span(unit, 0, 0, False), name, self._gathered.pop(unit))
         self._tasks += [_in_one_kernel(task) for task in tasks]
         self._copied += [task.name for task in tasks if task.device == self.mesh.devices[0]][-1:]

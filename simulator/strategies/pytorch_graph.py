@@ -23,5 +23,5 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 
 
 def _counting_on_gpu(tasks: list[Task], build: PlanBuilder) -> list[Task]:
-    """A step and its updates, which keep their counts of steps on the GPU, as a graph needs."""
+    """A step and its updates, which store their step counts on the GPU, as a graph needs."""
     return tasks + build.updates()

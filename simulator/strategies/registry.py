@@ -4,16 +4,16 @@ A strategy module defines `NAME`, `ABOUT` (one line), a frozen dataclass `Option
 `PlanFunction`. A module of this folder without `NAME` is not a strategy. Optional constants:
 
 - `ALIASES`: other names by which it is found.
-- `FAMILY`: the strategies of one family are variants of one idea, whose predictions err in the same way (default: a family of its own).
+- `FAMILY`: the strategies of one family are variants of one idea, whose prediction errors are similar (default: a separate family).
 - `USES_COSTS = True`: the plan depends on the costs, or on rates and times of the machine. Its keys are measured before it is made final.
 - `METHODS`: option texts that switch on the strategy's methods one after another; reports compare them.
 - `LEAST_DEVICES`: the smallest number of devices the strategy runs on (default 1).
 - `EXECUTED = False`: it is only predicted; no executor runs it (plain PyTorch).
-- `CANDIDATES`: option texts that a search tries besides the default options (default: `METHODS`); or a function `candidates` of the job and
-  the machine that returns them, for example those degrees that divide the batch and the devices.
-- `FOR_LANGUAGE_MODELS = True`: a search for a language model on several devices tries it without being asked; it tries no others then.
-- `portion`: a function of the job, the machine and options that returns what a device does and holds at least (`Portion`); None if that is
-  not known before there is a plan.
+- `CANDIDATES`: option texts that a search tries in addition to the default options (default: `METHODS`); or a function `candidates` of the
+  job and the machine that returns them, for example those degrees that divide the batch and the devices.
+- `FOR_LANGUAGE_MODELS = True`: by default, a search for a language model on several devices tries only such strategies.
+- `portion`: a function of the job, the machine and options that returns lower bounds of a device's work and memory (`Portion`); None if
+  they are not known before there is a plan.
 """
 
 import ast
@@ -225,7 +225,7 @@ def require_executed(strategy: Strategy) -> None:
 
 
 def family(text: str) -> str:
-    """The family of a strategy by its name, with or without options. A name that is not known here is a family of its own."""
+    """The family of a strategy by its name, with or without options. An unknown name is a separate family."""
     name = text.partition(":")[0]
     strategy = _named(name)
     return strategy.family if strategy else name

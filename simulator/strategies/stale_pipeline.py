@@ -32,10 +32,10 @@ class Options(StageOptions):
     first: Literal["forward", "backward"] = "forward"
     """What a cycle begins with; backward makes the weights of all but the last stage one update less stale."""
     backward_weights: Literal["current", "stashed"] = "current"
-    """Weights of a backward: the current ones (one copy, as the paper), or those that the mini-batch's forward read."""
+    """Weights of a backward: the current ones (one copy, as in the paper), or those that the mini-batch's forward read."""
     sends: Literal["direct", "staged"] = "direct"
-    """How GPUs send: on streams of their own, beside computation, or staged: copied to the host's memory and from it, in the order of
-    computations, and each GPU's host waits, as `.cpu()` and `.cuda()` do (section 5 of the paper; predicted only)."""
+    """How GPUs send: on separate streams, concurrently with computation, or staged: copied to the host's memory and from it, in the order
+    of computations, and each GPU's host waits, as `.cpu()` and `.cuda()` do (section 5 of the paper; predicted only)."""
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
@@ -73,7 +73,7 @@ def stale(
     )
 
 
-#: Stages that one device simulates at most: no model has so many layers.
+#: The most stages that one device simulates: no model has that many layers.
 MOST_STAGES = 10_000
 
 

@@ -1,7 +1,7 @@
 """TurboDL: the sub-tasks of layers on concurrent streams, critical path first (Jin et al., "TurboDL", section 2 and algorithm 1).
 
 Grouped convolutions are split into one op per group, so that groups can run concurrently, and an op that concatenates their results. The
-tasks of a period are reordered as far as their dependencies allow.
+tasks of a period are reordered within their dependencies.
 """
 
 import heapq
@@ -69,7 +69,7 @@ def split_groups(graph: TrainingGraph) -> tuple[TrainingGraph, dict[str, int]]:
     """The graph with convolutions of 2 to MOST_GROUPS groups split, and the group of each op of a split convolution, by op name.
 
     Convolutions of values in channels-last layout are not split, because a slice of channels would not be contiguous. Depthwise ones are
-    not either: they have kernels of their own, and oneDNN's backward for a single channel writes out of bounds if the filter is longer
+    not either: they have special kernels, and oneDNN's backward for a single channel writes out of bounds if the filter is longer
     than the image (65 x 1 on 32 x 32, PyTorch 2.13).
     """
     values, sizes, group_of = dict(graph.values), dict(graph.storage_bytes), {}
@@ -180,8 +180,11 @@ class Options:
     """If the device has too few priority levels: issue a less urgent path later (order), or also make it wait for the urgent one (sync)."""
 
     layers: Literal["shared", "caffe"] = "shared"
-    """With async=off. shared: all layers use the same streams; caffe: as Caffe with cuDNN does, each convolution has streams of its own,
-    all other tasks run on the default stream, and the host reads the loss before it issues backward."""
+    """With async=off.
+
+    shared: all layers use the same streams; caffe: as Caffe with cuDNN does, each convolution has its own streams, all other tasks run on
+    the default stream, and the host reads the loss before it issues backward.
+    """
 
     update: Literal["event", "callback"] = "event"
     """What starts an update: an event on its stream, or a host function called by the stream."""
@@ -193,7 +196,7 @@ class Options:
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """Baseline's tasks on (layer paths x {dX, dW, dB}) streams, reused from block to block, with a further set for each extra group.
 
-    The first layer's dW and update run on the urgent path's stream, because the next iteration's forward waits for them at once
+    The first layer's dW and update run on the urgent path's stream, because the next iteration's forward waits for them immediately
     (dependency distance 1). With `layers=caffe` streams are as in Caffe 1.0 (src/caffe/layers/cudnn_conv_layer.cu): a convolution creates
     them for dX, dW and dB of each group, forward takes those of dB, and an empty kernel on the default stream is the barrier after it, in
     forward and in backward. Here events are the barrier, which take the host about as long as the launch of that kernel.
@@ -262,7 +265,7 @@ class _Lanes:
         self._behind = (0, alpha, alpha if options.beta == "alpha" else options.beta)
         self._levels = levels
         self._least = max(self.level(path, kind) for path in range(paths) for kind in range(3))
-        self._first_stream: dict[Layer, int] = {}  # with layers=caffe, of the layers that have streams of their own
+        self._first_stream: dict[Layer, int] = {}  # with layers=caffe, of the layers with their own streams
 
     def level(self, path: int, kind: int = 0) -> int:
         """Priority level of a path's dX (`kind` 0), dW (1) or dB (2); 0 is most urgent.

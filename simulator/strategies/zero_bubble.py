@@ -48,7 +48,7 @@ class Problem:
     rank_of: tuple[int, ...]
     #: Seconds of an action by its kind, then its stage.
     seconds: dict[str, tuple[float, ...]]
-    #: Forwards whose activations a rank may hold at once; at least the number of its stages. math.inf for any number.
+    #: The most forwards whose activations a rank may store at a time; at least the number of its stages. math.inf for any number.
     most_alive: float
 
     @cached_property
@@ -102,7 +102,7 @@ class _Order(NamedTuple):
 
 
 class _Run:
-    """One schedule in the making, in which each rank follows its rule of `rules`.
+    """One schedule being built, in which each rank follows its rule of `rules`.
 
     Every stage takes its microbatches in order, so that counts say what is done.
     """
@@ -153,7 +153,7 @@ class _Run:
         next_s = math.inf
         for place in range(len(own)) if preferred == EARLIER else reversed(range(len(own))):
             arrivals_s = self.arrivals_s[kind][own[place]]
-            # A forward leaves room for one forward of each later stage of its rank: these come first to free what they hold.
+            # A forward leaves room for one forward of each later stage of its rank: these come first to free their memory.
             if arrivals_s and room >= len(own) - place:
                 if arrivals_s[0] <= now_s:
                     return own[place], next_s
@@ -192,7 +192,7 @@ class _Run:
         heappush(self.events, (end_s, self.problem.rank_of[to]))
 
 
-#: Where the stages lie. straight: stage s on rank s. v: two on each rank, the first half of the stages on the ranks in order, the second
+#: Where the stages are. straight: stage s on rank s. v: two on each rank, the first half of the stages on the ranks in order, the second
 #: half in reverse.
 STRAIGHT, V = "straight", "v"
 #: Values of the rules, the most promising first; fewer of them where a rank has several stages and the search has to choose among these.
@@ -215,7 +215,7 @@ def order(
 ) -> Schedule:
     """The shortest schedule that the search meets, if results reach other ranks at once.
 
-    `seconds` gives the length of the actions of kinds F, I and W; the lengths for microbatch 0 count. A rank holds the activations of at
+    `seconds` gives the length of the actions of kinds F, I and W; the lengths for microbatch 0 count. A rank stores the activations of at
     most `most_alive` forwards, each until its W ends (None: of any number). `most_alive=stages` is the memory of 1F1B, in both shapes: a
     rank with two stages has stages of half the size.
 
@@ -286,10 +286,10 @@ LEAST_DEVICES = 2
 
 @dataclass(frozen=True)
 class Options(ScheduledOptions):
-    """How the model is cut, and what a stage may keep."""
+    """How the model is cut, and what a stage may store."""
 
     memory: Literal["1f1b", "free"] = "1f1b"
-    """Activations that a device may keep: as many as with 1f1b, or any number, which leaves fewer bubbles."""
+    """Activations that a device may store: as many as with 1f1b, or any number, which leaves fewer bubbles."""
     shape: Literal["straight", "v"] = "straight"
     """straight: one stage on each device; v: two, the second half of the stages in reverse, so that the first device has the loss."""
 

@@ -1,8 +1,7 @@
-"""A pipeline's plan with many microbatches, from one with two of them: the others do what the second one does.
+"""A pipeline's plan with many microbatches, from one with two of them: the others repeat the second one.
 
-The first microbatch makes the gradients that all others add to. Copies of the second one have values, and parts of names, of their own,
-and share its bodies; what a body says of single ops in its `OpList` keeps naming the values of the second one. So such a plan is for
-predictions alone.
+The first microbatch makes the gradients that all others add to. Copies of the second one have their own values and names, but share its
+bodies; the single ops in an `OpList` body still name the values of the second one. So such a plan is only for predictions.
 """
 
 from collections import defaultdict
@@ -20,7 +19,7 @@ _COPIED = PLANNED - 1
 
 
 def may_copy(schedule: Schedule) -> bool:
-    """Whether all microbatches but the first do the same in each stage, and the first one makes the gradients."""
+    """Whether all microbatches except the first are identical in each stage, and the first one makes the gradients."""
     kinds: dict[tuple[int, int], set[str]] = defaultdict(set)  # by stage and microbatch
     for stage, kind, microbatch in schedule.actions:
         kinds[stage, microbatch].add(kind)
@@ -65,7 +64,7 @@ def with_copies(plan: Plan, actions: Sequence[Action]) -> Plan:
 
 
 def _fresh(plan: Plan, copied: Sequence[tuple[Task, Action]]) -> dict[str, Action]:
-    """The values that the tasks `copied`, of one microbatch, have for themselves, each with an action that uses it."""
+    """The values that only the tasks `copied`, of one microbatch, use, each with an action that uses it."""
     own = {task.name for task, _ in copied}
     used = {operand.value: action for task, action in copied for operand in _operands(task)}
     shared = {plan.storage_of(operand) for task in plan.tasks if task.name not in own for operand in _operands(task)}
@@ -99,7 +98,7 @@ def _operands(task: Task) -> Iterator[Operand]:
 
 
 def _name(name: str, action: Action, microbatch: int) -> str:
-    """The name of a copy of what is called `name` and belongs to an action of the second microbatch."""
+    """The name of a copy of a value or task called `name`, which belongs to an action of the second microbatch."""
     parts = name.removeprefix(str(action)).removesuffix(f"@{_COPIED}")
     if name.startswith(str(action)):
         parts = f"{action._replace(microbatch=microbatch)}{parts}"

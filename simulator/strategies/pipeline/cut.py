@@ -1,4 +1,4 @@
-"""A captured graph in stages, and what goes from one device to another once the stages have devices."""
+"""A captured graph in stages, and what is sent between devices once the stages have devices."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from traces.errors import Code, SchedcastError
 class Sent:
     """A value of the graph that another device needs.
 
-    It is called `held` on the source (its own name, or that of a copy which was changed there), and `copy` on the target. Op `after`
+    Its name is `held` on the source (its own name, or that of a copy which was changed there), and `copy` on the target. Op `after`
     completes it; -1 for a parameter, which is sent as it is before op `before` reads it. `changed`: it is changed in place later, on one of
     the two devices, so that both cannot share one memory.
     """
@@ -124,7 +124,7 @@ class Cut:
 
 
 def _without_crossing(graph: TrainingGraph, stage_of: Sequence[int]) -> TrainingGraph:
-    """The graph in which no op reads what another stage repeats: it reads what that stage has sent or kept. What nobody reads is left out.
+    """The graph in which no op reads what another stage repeats: it reads what that stage has sent or saved. Unread values are omitted.
 
     Raises SchedcastError if an op changes in place what another stage repeats.
     """
@@ -172,7 +172,7 @@ def _unread(op: Op) -> set[str]:
 
 
 class _Tracking:
-    """Goes through the ops in order, and keeps where the newest content of each storage is."""
+    """Goes through the ops in order, and tracks where the newest content of each storage is."""
 
     def __init__(self, graph: TrainingGraph, devices: Sequence[str], homes: Mapping[str, str]):
         self.graph, self.devices = graph, devices

@@ -1,14 +1,14 @@
-"""Coarse plans of pipelines: one task for each action of a stage, in the place of a task for each op.
+"""Coarse plans of pipelines: one task for each action of a stage, instead of a task for each op.
 
 The ops of an action run one after another as an `OpList`. An action has several lists if it sends something before its last op, or if it
 updates a layer or sums gradients before it: a list ends with each op whose result is sent, so that transfers begin when they would, and
 before each update and sum.
-Values that no other task uses live inside the list; one scratch value of the task stands for the most bytes that they hold at once.
+Values that no other task uses live inside the list; one scratch value of the task has the size of their peak.
 
 Devices that divide layers run collectives within an action, some dozen in each of its layers. Their order matters little: almost every
 one waits for the op before it, and the next op for it. So an action runs its ops first, then all collectives of one kind and size as one
-task, and its last op at the end. If ops run beside collectives (those between a collective and the first op that reads its result), as
-many run beside the one task that stands for these.
+task, and its last op at the end. If ops run concurrently with collectives (those between a collective and the first op that reads its
+result), equally many run concurrently with the one task that represents these.
 """
 
 from collections import defaultdict
@@ -38,7 +38,8 @@ from simulator.plan.tensors import contiguous
 def by_action(plan: Plan, runs: bool = True) -> Plan:
     """The plan with one task for each action, or for each part of it that ends with what is sent.
 
-    `runs`: an executor may run it, which holds what a task reads until it ends. A plan that is only predicted holds as much as one of ops.
+    `runs`: an executor may run it, which does not free what a task reads until the task ends. A plan that is only predicted allocates as
+    much as a plan of ops.
     """
     unit_of = _units(plan)
     users: dict[str, dict[str, None]] = {}  # by storage: the units that use it, in order
@@ -144,7 +145,7 @@ def _listed(run: Iterable[Task]) -> OpList:
 
 @dataclass(frozen=True)
 class _Bundle:
-    """Collectives of one kind and size, the first of which is `like`; `beside`: the ops that run beside them."""
+    """Collectives of one kind and size, the first of which is `like`; `beside`: the ops that run concurrently."""
 
     like: Task
     name: str
@@ -176,7 +177,7 @@ class _Bundle:
 
 
 def _bundles(plan: Plan, run: Sequence[Task]) -> list[_Bundle]:
-    """The collectives of a run of tasks, and the ops that run beside them: those of one kind and size, with the same ops, in one bundle."""
+    """The collectives of a run of tasks, and the ops concurrent with them: those of one kind and size, with the same ops, in one bundle."""
     bundles: dict[object, _Bundle] = {}
     for position, task in enumerate(run):
         if not _is_collective(task):
@@ -195,15 +196,15 @@ def _bundles(plan: Plan, run: Sequence[Task]) -> list[_Bundle]:
 
 
 def _in_order(run: Sequence[Task], bundles: Sequence[_Bundle]) -> list[Task]:
-    """The ops that run beside no collective."""
+    """The ops that are not concurrent with a collective."""
     beside = {task.name for bundle in bundles for task in bundle.beside}
     return [task for task in run if not _is_collective(task) and task.name not in beside]
 
 
 def _in_bundles(one: Task, run: Sequence[Task], bundles: Sequence[_Bundle], scratch: Operand) -> list[Task]:
-    """The tasks of an action with collectives: its first ops, bundle after bundle with what runs beside each, and its last op.
+    """The tasks of an action with collectives: its first ops, bundle after bundle with the ops concurrent with each, and its last op.
 
-    `one`: the task of all ops, whose operands the last one has. What the others hold lies in `scratch`.
+    `one`: the task of all ops, whose operands the last one has. The other ops' values are in `scratch`.
     """
     *first, last = _in_order(run, bundles)
     tasks = [replace(one, body=_listed(first), reads=one.reads, writes=(scratch,), mutates=())]
@@ -217,10 +218,10 @@ def _in_bundles(one: Task, run: Sequence[Task], bundles: Sequence[_Bundle], scra
 
 
 def _most_bytes(plan: Plan, run: Sequence[Task], inner: set[str], passing: set[str]) -> int:
-    """The most bytes that the storages in `inner` hold at once, if each is freed after its last use.
+    """The peak bytes of the storages in `inner`, if each is freed after its last use.
 
-    Those in `passing` are made by `run` or used last by it, and as operands of the one task count from its start to its end. Less is held
-    before they are made and after their last use, in which the others may find room.
+    Those in `passing` are made by `run` or used last by it, and as operands of the one task count from its start to its end. Before they
+    are made and after their last use, others may use their memory.
     """
     uses: dict[str, list[int]] = {}
     for position, task in enumerate(run):

@@ -19,13 +19,13 @@ def gpipe_order(stages: int, microbatches: int) -> Schedule:
     )
 
 
-# 1F1B: after a warm-up of forwards, one forward and one backward in turn, so that a stage keeps few activations.
+# 1F1B: after a warm-up of forwards, one forward and one backward in turn, so that a stage stores a small number of activations.
 # "PipeDream: Generalized Pipeline Parallelism for DNN Training" (Narayanan et al., 2019); the synchronous form, which drains at the update,
 # is PipeDream-Flush (Narayanan et al., 2021) and DeepSpeed's TrainSchedule.
 
 
 def one_f_one_b_order(stages: int, microbatches: int) -> Schedule:
-    """A stage on each rank. Stage s holds at most min(stages - s, microbatches) forwards whose backward has not run.
+    """A stage on each rank. Stage s has at most min(stages - s, microbatches) forwards whose backward has not run.
 
     >>> from simulator.strategies.pipeline.grid_csv import write
     >>> print(write(one_f_one_b_order(stages=3, microbatches=4)), end="")
@@ -45,14 +45,14 @@ def _rank(stage: int, warm_up: int, microbatches: int) -> tuple[Action, ...]:
     return tuple(actions)
 
 
-# Schedules with few of their microbatches, for predictions (`strategies.few`).
+# Schedules with representative microbatches, for predictions (`strategies.few`).
 
 
 def with_few(schedule: Schedule, rounds: int) -> Schedule:
-    """A schedule without the microbatches in the middle that do what others do; the same schedule if it does not repeat itself there.
+    """A schedule without the microbatches in the middle that repeat others; the same schedule if it does not repeat itself there.
 
-    It repeats itself if each rank, in the middle of its actions, runs those that it ran as many microbatches before as there are ranks. Of
-    what a rank repeats, so many such `rounds` are kept, and two microbatches more.
+    It repeats itself if each rank, in the middle of its actions, runs those of the microbatch that is earlier by the number of ranks.
+    `rounds` of these repetitions are retained, and two more microbatches.
     """
     period, total = len(schedule.ranks), schedule.microbatches
     starts, removed = [], total

@@ -1,7 +1,7 @@
 """Cut a chain of units into contiguous stages, balanced by time.
 
-A placement vector p_1..p_K says that a cut lies after unit p_i, counted from 1, so that S = K + 1 stages hold units
-p_(i-1) + 1 .. p_i. Every stage holds at least one unit.
+A placement vector p_1..p_K says that a cut lies after unit p_i, counted from 1, so that S = K + 1 stages have units p_(i-1) + 1 .. p_i.
+Every stage has at least one unit.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from simulator.plan.bodies.op_class import op_class
 from simulator.plan.task import FORWARD
 from traces.errors import Code, SchedcastError
 
-# The units of a captured graph: the smallest pieces that can be a stage of their own, in forward order.
-# A unit begins with a layer that multiplies by weights (convolution, linear, recurrent, embedding) and holds what follows until the next
+# The units of a captured graph: the smallest pieces that can be a stage, in forward order.
+# A unit begins with a layer that multiplies by weights (convolution, linear, recurrent, embedding) and includes what follows until the next
 # one: batch-norm, activation, pooling, the loss. This is how papers count layers: ResNet-20 has 20. The first unit of a transformer's block
 # begins where the block does, with its norm.
 
@@ -38,7 +38,7 @@ class Unit:
 
 
 def units(graph: TrainingGraph) -> list[Unit]:
-    """Return the units of a graph in forward order. Together they hold all of its ops."""
+    """Return the units of a graph in forward order. Together they have all of its ops."""
     forward = runs(graph, FORWARD)
     backward = partners(graph, forward)
     groups: list[tuple[list[int], list[int]]] = []
@@ -144,7 +144,7 @@ def _check(count: int, stages: int) -> None:
 
 
 def _sums(values: Sequence[float]) -> np.ndarray:
-    """Return [n + 1, n + 1]: the sum of units first..last - 1 at [first, last], infinite where that holds no unit."""
+    """Return [n + 1, n + 1]: the sum of units first..last - 1 at [first, last], infinite where there is no unit."""
     total = np.concatenate([[0.0], np.cumsum(np.asarray(values, dtype=float))])
     sums = total[None, :] - total[:, None]
     sums[np.tril_indices(len(total))] = np.inf
@@ -152,7 +152,7 @@ def _sums(values: Sequence[float]) -> np.ndarray:
 
 
 def _shortest(costs: Sequence[np.ndarray]) -> float:
-    """Return the smallest possible cost of the costliest stage. `costs`: by stage [n + 1, n + 1], by units held."""
+    """Return the smallest possible cost of the costliest stage. `costs`: by stage [n + 1, n + 1], by units in the stage."""
     best = costs[0][0]
     for cost in costs[1:]:
         best = np.maximum(best[:, None], cost).min(axis=0)

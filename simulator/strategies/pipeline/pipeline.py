@@ -27,10 +27,10 @@ from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT
 class Pipeline:
     """The tasks of a job in stages. `forward` and `backward`: the device of each stage's forward, and of its backward and update.
 
-    `staged`: values go through the host's memory, in two copies for which the hosts of their devices wait, unless that memory is theirs.
-    `replica`: the number of this copy of the pipeline among `replicas`, of which each has as many `microbatches` of the step; its own are
-    numbered from `replica * microbatches`. `others`: as in `Sender`. `rank`: of a device among those that divide the layers of a replica,
-    whose graph `cut` has. `left_out`: microbatches of each replica that are not planned. `kept`: as in `PlanBuilder`.
+    `staged`: values go through the host's memory, in two copies that the hosts of their devices wait for, unless they share that memory.
+    `replica`: the number of this copy of the pipeline among `replicas`, each of which has `microbatches` microbatches of the step; its own
+    are numbered from `replica * microbatches`. `others`: as in `Sender`. `rank`: of a device among those that divide the layers of a
+    replica, whose graph `cut` has. `left_out`: microbatches of each replica that are not planned. `kept`: as in `PlanBuilder`.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Pipeline:
         #: By op: what it is the first to read of what was staged.
         self._arrivals: dict[int, list[Sent]] = defaultdict(list)
         self._staged = staged
-        #: By stage, what its ops read instead of parameters; and the ops that are left out, because they would make it.
+        #: By stage, what its ops read instead of parameters; and the ops that are omitted, because they would make it.
         self.weights: list[dict[str, Operand]] = [{} for _ in range(cut.stages)]
         self.left_out: set[int] = set()
         for sent in self._sent:
@@ -78,11 +78,11 @@ class Pipeline:
 
     @property
     def notes(self) -> dict[str, object]:
-        """What the semantics of a plan say of its stages."""
+        """What the semantics of a plan say about its stages."""
         return {"stages": self.stages, "microbatches": self._microbatches, "placement": "-".join(map(str, self.cut.placement))}
 
     def begin_with(self, actions: Sequence[Action]) -> None:
-        """Let the first backward of each stage in `actions` make the gradients that those of the other microbatches are added to."""
+        """Let the first backward of each stage in `actions` make the gradients that other microbatches are added to."""
         first = first_microbatches(actions)
         for stage, owned in enumerate(self.cut.parameters):
             by_input = set(self.cut.chunks[stage, BY_INPUT])
@@ -121,7 +121,7 @@ class Pipeline:
     def forward_again(self, stage: int, microbatch: int) -> tuple[list[Task], dict[str, str]]:
         """The tasks that repeat a stage's forward of a microbatch, and by value of the graph the one that the backward then reads.
 
-        This is re-materialization (GPipe, section 2.3): a stage keeps what its forward reads, and the results of ops that draw random
+        This is re-materialization (GPipe, section 2.3): a stage saves what its forward reads, and the results of ops that draw random
         numbers. What else can be repeated is the same as for blocks (`simulator.model.checkpoint`).
         """
         indices = self._repeated[stage]

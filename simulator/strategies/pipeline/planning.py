@@ -31,17 +31,17 @@ from simulator.strategies.pipeline.schedule import FORWARD, Action, Schedule, li
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
 
-#: Microbatches per device by default, where the batch allows it: bubbles are then at most a third of the work.
+#: Microbatches per device by default, if the batch allows it: bubbles are then at most a third of the work.
 _PER_DEVICE = 2
 #: Microbatches of a step at most; plans have tasks for each.
 MOST_MICROBATCHES = 4096
-#: Samples of a microbatch at least, by default: batch-norm cannot train on one.
+#: The fewest samples of a microbatch by default: batch-norm cannot train on one.
 _SAMPLES = 2
 #: What a search tries with pipelines that drain: backward-fusion.
 FUSED = ("update=backward-fusion",)
 #: And of language models: stages, and devices that divide their layers.
 _STAGES, _DEGREES = (2, 4, 8, 16), (1, 2, 4, 8)
-#: The placement with as many blocks, or units, in each stage.
+#: The placement with equally many blocks, or units, in each stage.
 EVEN = "even"
 
 
@@ -54,8 +54,8 @@ class StageOptions:
     microbatches: int = 0
     """Microbatches of a step, of each replica; 0: up to two for each device, of at least two samples; with --accumulate k, k."""
     placement: str = ""
-    """Layers before each cut, such as 3-5-7 for four stages; even: as many blocks of a transformer, or layers, in each stage, as
-    Megatron-LM does; empty: cuts that balance the predicted times, those of a transformer between its blocks."""
+    """Layers before each cut, such as 3-5-7 for four stages; even: equally many blocks of a transformer, or layers, in each stage, as in
+    Megatron-LM; empty: cuts that balance the predicted times, in a transformer between its blocks."""
 
     def __post_init__(self):
         """Raise SchedcastError for negative numbers, or a placement that is neither a list of numbers nor `even`."""
@@ -79,22 +79,23 @@ class DrainingOptions(StageOptions):
     """When a stage updates its parameters: after its last backward; backward-fusion: each layer during that backward, once its gradient is
     complete."""
     replicas: int = 1
-    """Devices that hold each stage, each in a pipeline of its own for its part of the batch; gradients are summed over them."""
+    """The number of devices with each stage, each in a separate pipeline for its part of the batch; gradients are summed over them."""
     tp: int = 1
-    """So many devices divide the layers of each replica's stages by heads, hidden channels and vocabulary (tensor parallelism); 1: none."""
+    """The number of devices that divide the layers of each replica's stages by heads, hidden channels and vocabulary (tensor parallelism);
+    1: none."""
     sp: bool = True
-    """With tp, divide what lies between the products by tokens (sequence parallelism)."""
+    """With tp, divide the ops between the products by tokens (sequence parallelism)."""
     fold: Literal["auto", "on", "off"] = "auto"
-    """Plan one pipeline for all replicas, and few of more than 6 microbatches, since they do the same: only for predictions; auto: if
-    there were more than 20,000 tasks."""
+    """Plan one representative replica, and representative microbatches if there are more than 6: only for predictions; auto: if there would
+    be more than 20,000 tasks."""
     shard: Literal["0", "1"] = "0"
     """The stage of ZeRO over a stage's replicas: 1 shards optimizer state; parameters are gathered at the start of the step."""
     gradients: Gradients = "freed"
-    """Free gradients after the update; keep them from step to step (kept); also let the products of backward add to them, as Megatron-LM
-    does (fused); or add them after each backward, as nanotron does (held)."""
+    """freed: free gradients after the update; kept: retain them from step to step; fused: also let the products of backward add to them, as
+    Megatron-LM does; held: add them after each backward, as nanotron does."""
 
     def __post_init__(self):
-        """Raise SchedcastError for less than one replica, or for shards or kept gradients that cannot be."""
+        """Raise SchedcastError for less than one replica, or for unsupported shards or retained gradients."""
         super().__post_init__()
         for name, count in (("replicas", self.replicas), ("tp", self.tp)):
             if count < 1:
@@ -119,11 +120,11 @@ class ScheduledOptions(DrainingOptions):
     """A CSV file of torch.distributed.pipelining with the order of actions, which also gives stages, devices and microbatches; empty: the
     strategy's own order."""
     rematerialize: bool = False
-    """Keep only what each stage's forward reads, and repeat the forward before the backward, unless that follows at once."""
+    """Save only what each stage's forward reads, and repeat the forward before the backward, unless that follows immediately."""
     granularity: Literal["op", "stage"] = "op"
     """A task for each op, or one for each action of a stage (stage), with which large plans are planned and simulated quickly.
 
-    One pipeline that stands for all and has more than 20,000 ops is always planned by stage, and so are few microbatches of as many ops.
+    A representative replica or representative microbatches with more than 20,000 ops are always planned by stage.
     """
 
 
@@ -202,7 +203,7 @@ def microbatch_texts(job: Job, machine: Machine) -> tuple[str, ...]:
 
 
 def combined(*choices: Iterable[str]) -> tuple[str, ...]:
-    """Every combination of one option text from each of `choices` or none, as a search tries them; not the one of none."""
+    """Every combination of one option text from each of `choices` or none, as a search tries them, except the empty one."""
     return tuple(text for texts in product(*(("", *each) for each in choices)) if (text := ",".join(filter(None, texts))))
 
 
@@ -218,7 +219,7 @@ def of_language_models(job: Job, machine: Machine) -> tuple[str, ...]:
 
 
 def portion(job: Job, machine: Machine, options: DrainingOptions) -> Portion | None:
-    """What a device of a pipeline with one stage for each rank has; None with a schedule of its own, or if devices and options differ."""
+    """The portion of a device in a pipeline with one stage for each rank; None with a schedule file, or if devices and options differ."""
     stages, rest = divmod(len(machine.devices), holders_of(options))
     stages = len(options.cuts) + 1 if options.cuts else options.stages or stages
     if rest or stages < 1 or (isinstance(options, ScheduledOptions) and options.schedule):
@@ -429,8 +430,8 @@ def scheduled(
 
 
 class _Extent(NamedTuple):
-    """How much of a schedule is planned: its microbatches, or few of them (`schedule`); all replicas, or one for all (`folded`); a task for
-    each op, or for each action (`coarse`); every microbatch, or two, of which the second is copied (`alike`).
+    """How much of a schedule is planned: all microbatches, or representative ones (`schedule`); all replicas, or a representative one
+    (`folded`); a task for each op, or for each action (`coarse`); every microbatch, or two, of which the second is copied (`alike`).
     """
 
     schedule: Schedule
@@ -440,7 +441,7 @@ class _Extent(NamedTuple):
 
 
 def _extent(name: str, job: Job, machine: Machine, options: DrainingOptions, schedule: Schedule, ops: int) -> _Extent:
-    """How much of a schedule is planned of a graph with so many ops. Raises SchedcastError if that is too much."""
+    """How much of a schedule is planned for a graph with this many ops. Raises SchedcastError if that is too much."""
     count, degree = holders_of(options), division_of(options).degree
     every = count * schedule.microbatches * ops
     folded = count > 1 and folds(options.fold, job, machine, tasks=every)

@@ -2,7 +2,7 @@
 
 The replicas of a stage are successive devices, stage after stage. This is Megatron-LM's default order, data parallelism inside and the
 pipeline outside ("Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", Narayanan et al., 2021): gradients have
-many bytes and stay inside a node as far as they can, activations have few and cross nodes. With R replicas, stage p of replica r is device
+many bytes and stay inside a node if possible; activations have fewer and cross nodes. With R replicas, stage p of replica r is device
 number p * R + r; if T devices divide its layers, it is the T successive ones from number (p * R + r) * T on.
 """
 
@@ -30,7 +30,7 @@ from simulator.strategies.sharding.units import Span, Units
 
 
 class Replicas:
-    """The pipelines of a plan: all replicas or, `folded`, the first, which stands for all.
+    """The pipelines of a plan: all replicas or, if `folded`, the first, which represents all.
 
     `forward`, `backward`: by stage the devices of its replicas' forwards, and of their backwards and updates. `left_out`,
     `kept`: as in `Pipeline`.
@@ -86,7 +86,7 @@ class Replicas:
         return Cut(graph, self.cut.placement)
 
     def together(self, works: Sequence[Sequence[Task]]) -> list[Task]:
-        """The tasks of an action of all pipelines, in turn. What devices that divide layers do together becomes one collective."""
+        """The tasks of an action of all pipelines, in turn. Collectives of devices that divide layers become one task."""
         tasks: list[Task] = []
         degree = 1 if self.folded else self.division.degree
         for first in range(0, len(works), degree):
@@ -114,7 +114,8 @@ class Replicas:
         return {mesh.names[at]: group for mesh, group, numbers in groups for at in numbers}
 
     def shard(self) -> dict[int, list[Task]]:
-        """Let each replica of a stage hold a shard of its parameters. Returns, by stage, the tasks that gather them as the step begins.
+        """Let each replica of a stage store a shard of its parameters. Returns, by stage, the tasks that gather them at the start of the
+        step.
 
         Raises SchedcastError for parameters whose memory is not contiguous.
         """
@@ -169,7 +170,7 @@ class Replicas:
         return [*summed, *(task for pipeline in self.pipelines for task in pipeline.updates(stage))]
 
     def with_fused_updates(self, tasks: Sequence[Task]) -> list[Task]:
-        """`tasks` with the updates of backward-fusion; before them, each layer's gradients are summed beside the backward."""
+        """`tasks` with the updates of backward-fusion; before them, each layer's gradients are summed during the backward."""
         if self.count == 1:
             return self.pipelines[0].build.with_fused_updates(tasks)
         tensors = merged(pipeline.build.tensors for pipeline in self.pipelines)
@@ -208,7 +209,7 @@ class Replicas:
         return first.build.plan(strategy, tasks, options, semantics=self._notes(), others=builders, shards=tensors, gradients=gradients)
 
     def _notes(self) -> dict[str, object]:
-        """What the plan's semantics say of the stages and their replicas."""
+        """What the plan's semantics say about the stages and their replicas."""
         notes = self.pipelines[0].notes
         if self.count > 1:
             notes["replicas"] = self.count

@@ -12,7 +12,7 @@ from traces.errors import Code, SchedcastError
 # A schedule as text: a line for each rank, a column for each unit of time.
 
 
-#: What stands in a column in which a rank is idle, and in one in which it continues the action of the column before.
+#: The text of a column in which a rank is idle, and of one in which it continues the action of the previous column.
 IDLE, CONTINUED = ".", "-"
 #: Columns and ranks that are drawn before a fault, and after it.
 _COLUMNS, _RANKS = 12, 16
@@ -326,7 +326,7 @@ def _details(schedule: Schedule, rank: int, position: int) -> str:
 
 
 def _cells(schedule: Schedule) -> list[list[Cell]]:
-    """The cells of the grid. Actions that cannot run stand behind those before them on their rank."""
+    """The cells of the grid. Actions that cannot run come after the previous ones of their rank."""
     spans, _ = _run(schedule, lambda action: UNITS.get(action.kind, 1), 0.0)
     rows = []
     for actions in schedule.ranks:

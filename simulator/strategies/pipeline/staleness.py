@@ -10,7 +10,7 @@ from simulator.plan.plan import Plan, program
 from simulator.plan.task import BACKWARD, FORWARD, PARAMETER
 from traces.errors import Code, SchedcastError
 
-#: Iterations beyond the largest lag after which every mini-batch is like the one before.
+#: Iterations beyond the largest lag after which every mini-batch is like the previous one.
 _SETTLED = 3
 
 
@@ -24,7 +24,7 @@ class Staleness(NamedTuple):
 def staleness(plan: Plan) -> dict[str, Staleness]:
     """Return the staleness of each parameter; of a plan in which every task works on the newest mini-batch, nothing.
 
-    Raises SchedcastError for a parameter that one phase reads in two versions, as tied weights on two stages: nothing trains so.
+    Raises SchedcastError for a parameter that one phase reads in two versions, as tied weights on two stages, which no training does.
     """
     if not any(task.lag for task in plan.tasks):
         return {}
@@ -41,7 +41,7 @@ def staleness(plan: Plan) -> dict[str, Staleness]:
 
 
 def stale_notes(plan: Plan, stages: Sequence[Sequence[str]]) -> dict[str, object]:
-    """What a plan's semantics say of stale weights: staleness by stage, the share of stale weights, and the versions kept by stage.
+    """What a plan's semantics say about stale weights: staleness by stage, the share of stale weights, and the versions stored by stage.
 
     `stages`: the parameters of each stage. Raises SchedcastError as `staleness` does.
     """

@@ -1,7 +1,7 @@
 """A back-propagation scan over a chain of layers as tasks of a plan, one per product. The Jacobians differ in shape and pattern.
 
-The layers may lie on several devices. An element is on the device of the last layer that it spans, which computes it; what it needs of
-other devices is sent there for one product. So a device holds one element for each of its layers and receives few at a time, however
+The layers may be on several devices. An element is on the device of the last layer that it spans, which computes it; operands from other
+devices are sent there for one product. So a device stores one element for each of its layers and receives a small number at a time, however
 many devices there are (the paper, section 3.6).
 """
 
@@ -115,7 +115,7 @@ _CLONE = OpCall("aten.clone.default", '[{"$":0}]', '{"memory_format":{"memory_fo
 class _Element:
     """An element of the scan: the gradient (number 0), a link's transposed Jacobian, or the product of the elements `first` to `last`.
 
-    `form`: the matrix format of `operand`. `samples`: number of samples it holds. `lane`: the worker that holds it.
+    `form`: the matrix format of `operand`. `samples`: its number of samples. `lane`: the worker that has it.
     """
 
     form: Recipe | Full | Gradient

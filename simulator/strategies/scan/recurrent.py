@@ -181,7 +181,7 @@ class _Cell(NamedTuple):
     """How a kind of recurrent layer is scanned.
 
     `rule`: makes the Jacobian rule from the backward op's arguments and whether the worker is the leftmost.
-    `weight`, `saved`: positions, among the backward op's arguments, of W_hh and of what each step saved besides its states.
+    `weight`, `saved`: positions, among the backward op's arguments, of W_hh and of what each step saved in addition to its states.
     `of_outputs`: whether Jacobians are computed from the states after the steps or from those before them.
     `phase`: the phase of the Jacobians' tasks (Wang et al., 4.1 and 4.2).
     `gates`, `gates_launches`: the op that computes the gradients of the gates, and its number of launches.

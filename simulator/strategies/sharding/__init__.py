@@ -1,1 +1,1 @@
-"""A captured graph, and degrees of parallelism for each of its layers, become shards of every layer and what they exchange."""
+"""Sharding. In: a captured graph, and degrees of parallelism for each layer. Out: shards of every layer and what they exchange."""

@@ -1,7 +1,7 @@
 """Which forward op each backward op serves: it runs where that one runs, on the same part of its output.
 
-A gradient is followed from the loss down: it is the gradient of what some forward op makes, or of what lies behind ops that pass gradients
-on unchanged. Of these, a backward op serves the first that its kind and what it saved in forward fit.
+A gradient is followed from the loss down: it is the gradient of the result of a forward op, or of ops that pass gradients on unchanged. A
+backward op serves the first of these that matches its kind and its saved tensors.
 """
 
 import json
@@ -13,7 +13,7 @@ from simulator.plan.task import AGAIN, BACKWARD, FORWARD, PARAMETER, Operand, Vi
 from simulator.plan.views import slice_arguments
 from simulator.strategies.sharding.regions import concatenated, name_of, output_of
 
-#: Ops that hand the gradient of their output on to their inputs.
+#: Ops that pass the gradient of their output on to their inputs.
 _PASSING = frozenset({"add", "add_", "sub", "sub_", "clone"})
 #: Forward ops by the name of a backward op that is not theirs with the ending `_backward`.
 _FORWARD_OF = {
@@ -141,7 +141,8 @@ class _Follower:
         return reached
 
     def _fits(self, forward: Op, op: Op) -> bool:
-        """Whether the kinds of two ops belong together, and all that the backward op reads besides gradients is the forward op's."""
+        """Whether the kinds of two ops belong together, and everything that the backward op reads in addition to gradients is the forward
+        op's."""
         kind = name_of(op).removesuffix("_backward")
         if name_of(forward) not in _FORWARD_OF.get(name_of(op), (kind, f"{kind}_")):
             return False

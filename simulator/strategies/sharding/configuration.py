@@ -33,7 +33,7 @@ class Configuration:
 
     @property
     def replicas(self) -> int:
-        """How many workers hold each part of the layer's parameters: all but those that differ in channels."""
+        """How many workers store each part of the layer's parameters: all but those that differ in channels."""
         return self.n * self.h * self.w
 
     @property
@@ -84,7 +84,7 @@ class StepOptions:
     update: Literal["baseline", "forward-fusion", "backward-fusion", "asynchronous"] = "baseline"
     """When to update parameters: after backward, each layer just before the next forward needs it, or as soon as its gradient is summed.
 
-    asynchronous: a step late, so that gradients are summed beside the next step.
+    asynchronous: one step late, so that gradients are summed during the next step.
     """
     priorities: bool = False
     """Sum first the gradients of the parameters that the next forward uses first."""
@@ -100,7 +100,7 @@ class StepOptions:
 
     @property
     def notes(self) -> dict[str, str]:
-        """What the semantics of a plan say of its updates."""
+        """What the semantics of a plan say about its updates."""
         return {"updates": "delayed to the next forward; sync() flushes them"} if self.update == "forward-fusion" else {}
 
 

@@ -1,4 +1,4 @@
-"""The configuration of each layer from a JSON document, or for all layers alike."""
+"""The configuration of each layer from a JSON document, or one for all layers."""
 
 import difflib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Brings any box of a value to any device: nothing moves if it is there; else it is put together from what other devices have."""
+"""Brings any box of a value to any device: nothing moves if it is there; otherwise, it is assembled from pieces on other devices."""
 
 import json
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -36,7 +36,7 @@ class Distributed:
     """Where the elements of a value of the graph are.
 
     `complete` are pieces with the value's elements; some may be copies of others. `contributions` add up to the value, outside of all boxes
-    of `complete`: gradients of overlapping parts, and sums over parts of what is summed. Where nothing lies, a gradient is 0.
+    of `complete`: gradients of overlapping parts, and sums over parts of what is summed. Where there is no piece, a gradient is 0.
     """
 
     value: Value
@@ -64,7 +64,7 @@ class Distributed:
         return own[0] if len(own) == 1 and own[0].box == box else None
 
     def sources(self, device: str, box: Box) -> tuple[list[tuple[Piece, Box]], list[tuple[Piece, Box]]]:
-        """What a box is put together from on a device: disjoint boxes of complete pieces, and of contributions to all the rest.
+        """What a box is assembled from on a device: disjoint boxes of complete pieces, and of contributions to all the rest.
 
         Pieces on the device come first.
         """

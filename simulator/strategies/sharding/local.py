@@ -27,7 +27,7 @@ class LocalOp:
 
     `index`: the op's number in the graph. `reads`: by input of `op`, the box of the value that the worker needs, which beyond the value is
     filled with `fill`. `writes`: by write, the box of the value that it makes; a gradient beyond the value is dropped. `sums`: every worker
-    that holds a part of a parameter adds or copies its own contributions, because sums of contributions may be made in any order.
+    that stores a part of a parameter adds or copies its own contributions, because sums of contributions may be made in any order.
     """
 
     index: int
@@ -210,7 +210,7 @@ def _of_first(op: Op) -> Op:
 
 
 def _rewritten(arguments: list, changes: dict[int, object], positions: dict[int, int]) -> str:
-    """The arguments as JSON text with `changes` by position, and operands renumbered: those that are left out of lists as well."""
+    """The arguments as JSON text with `changes` by position, and operands renumbered, including those that are removed from lists."""
 
     def renumbered(item: object) -> object:
         if isinstance(item, list):

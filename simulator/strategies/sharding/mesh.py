@@ -16,7 +16,7 @@ class Mesh:
     """Devices `names` in a row, as [replica, part of the tokens, part of the layers].
 
     `size`: of the groups over which those that have the same part of the layers shard its parameters. `folded`: the plan has the first
-    device only, which stands for all. `priority`: of what groups run.
+    device only, which represents all. `priority`: of the groups' tasks.
     """
 
     machine: Machine

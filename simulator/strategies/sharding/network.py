@@ -1,7 +1,7 @@
 """The layers of a captured model as DeePa configures them, and the tensors that go from one to another.
 
 A layer here is one op with weights, a pooling, a sum, a concatenation, or the loss, together with the batch-norm, activation and dropout
-that follow it on a tensor of the same shape: they are divided alike, so that nothing moves between them.
+that follow it on a tensor of the same shape: they are divided the same way, so nothing moves between them.
 """
 
 from collections import Counter
@@ -30,7 +30,8 @@ _OWN_LAYERS = frozenset({
 
 @dataclass(frozen=True)
 class Layer:
-    """Forward ops that are divided alike, as indices of the graph's ops. `name`: the module path of the first, numbered if it repeats.
+    """Forward ops that are divided the same way, as indices of the graph's ops. `name`: the module path of the first, numbered if it
+    repeats.
 
     `main`: the op that the layer is named after. `shape`: what is divided among the workers.
     """

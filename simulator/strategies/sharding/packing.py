@@ -70,7 +70,7 @@ class Packing:
         return [task], made
 
     def unpacked(self, gathered: Operand, flat: Flat, name: str, at: int) -> tuple[Task, list[Operand]]:
-        """The task that copies each gathered tensor to a place of its own, and the copies."""
+        """The task that copies each gathered tensor to separate memory, and the copies."""
         steps = _Steps(f"{name}@{self.devices[at]}")
         for number, (length, blocks) in enumerate(zip(flat.lengths, flat.blocks, strict=True)):
             own = flat.part_of(gathered, number)
@@ -83,7 +83,7 @@ class Packing:
         return task, list(copies)
 
     def by_rank(self, gathered: Operand, flat: Flat, name: str, at: int) -> tuple[Task, list[Operand]]:
-        """The task that copies what each rank has sent to a tensor of its own, and the copies."""
+        """The task that copies what each rank has sent to a separate tensor, and the copies."""
         steps = _Steps(f"{name}@{self.devices[at]}")
         for rank in range(self.size):
             own = part(gathered, rank * flat.length, (rank + 1) * flat.length)

@@ -1,4 +1,4 @@
-"""The workers' pieces of parameters and buffers: who holds them, how replicas sum their gradients, and their updates."""
+"""The workers' pieces of parameters and buffers: where they are stored, how replicas sum their gradients, and their updates."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -68,7 +68,7 @@ class ShardedStep:
         self._check_memory()
 
     def plan(self) -> Plan:
-        """The finished plan. Raises SchedcastError if a part of a tensor is needed that lies nowhere."""
+        """The finished plan. Raises SchedcastError if a needed part of a tensor is on no device."""
         try:
             return self._plan()
         except NotABoxError as error:
@@ -138,7 +138,7 @@ class ShardedStep:
         return {"on_one_device": kinds} if kinds else {}
 
     def _statistics(self) -> dict[str, object]:
-        """What to say of batch-norms of which several workers have statistics of their own: their parts along n, h and w."""
+        """What to say of batch-norms whose workers have separate statistics: their parts along n, h and w."""
         parts: dict[str, list[int]] = {}
         for layer, placed in zip(self.network.layers, self.placed, strict=True):
             n, _, h, w = placed.configuration.degrees
@@ -189,7 +189,8 @@ class ShardedStep:
         self._hold_rest()
 
     def _hold_rest(self) -> None:
-        """Let the first holder of a tensor carry what no worker reads of it, such as positions beyond the sequence: updates change it."""
+        """Let the first holder of a tensor carry the part that no worker reads, such as positions beyond the sequence: updates change
+        it."""
         for name, own in self.values.items():
             rest = [whole(own.value.shape)]
             for piece in own.complete:
@@ -247,7 +248,7 @@ class ShardedStep:
         self.fetcher.phase, self.fetcher.layer = op.phase, op.layer
         by_channels: dict[tuple[int, int], list[Member]] = {}
         for device, local in local_ops:
-            made = local.op.writes[:1] if forward else local.op.writes  # forward has no statistics of its own
+            made = local.op.writes[:1] if forward else local.op.writes  # forward has no separate statistics
             member = Member(
                 device,
                 [seen for _, seen in self._bring(index, device, local, len(op.inputs) if forward else 3)],

@@ -190,7 +190,7 @@ def _batch_norm(op: Op, box: Box) -> list[Box | None]:
 
 
 def _concatenation_dimensions(op: Op) -> frozenset[int]:
-    """All, but not the one along which a tensor stands twice."""
+    """All, but not the one along which a tensor occurs twice."""
     dim, places = concatenated(op)
     twice = len(places) > len({position for position, _ in places})
     return _all(op) - ({dim} if twice else set())

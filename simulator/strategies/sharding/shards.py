@@ -1,4 +1,4 @@
-"""Shards of parameters: what their holders gather, sum and update."""
+"""Shards of parameters: how devices gather, sum and update them."""
 
 import json
 from collections import Counter
@@ -26,9 +26,9 @@ Sums = Literal["flat", "in place", "whole"]
 
 
 class Shards:
-    """The shards of parameters that replicas of a model or of a part of it hold, and what they gather, sum and update.
+    """The shards of parameters that replicas of a model, or of a part of it, store, and how they gather, sum and update them.
 
-    A group of one holds whole parameters, of which nothing is gathered.
+    A group of one stores whole parameters, and gathers nothing.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class Shards:
         """`builders`: of the mesh's devices that the plan has. `units`: of the parameters in shards. `first_device`: the first of the plan.
 
         `streams`: those of a device that compute, that gather and that sum. `sums`: in place, parameters whose parts are equal are gathered
-        and summed where they lie, as in ZeRO's first stage, which keeps all of them; flat, they travel in one tensor, as FSDP2's; whole,
-        they are gathered in one tensor, and summed where they lie with the other devices' parts, while nothing else runs, as nanotron's.
+        and summed in place, as in ZeRO's first stage, which retains all of them; flat, they are sent in one tensor, as in FSDP2; whole,
+        they are gathered in one tensor, and summed in place with the other devices' parts, while nothing else runs, as in nanotron.
         """
         if sums == "whole":
             streams, mesh = (streams[0],) * 3, replace(mesh, priority=0)  # of what computes
@@ -54,7 +54,7 @@ class Shards:
         self.devices, self._how = mesh.devices, sums
         self.graph, self.tensors = builders[0].graph, PlanTensors()
         self._computing, self._gathering, self._reducing = streams
-        #: How experts are sharded: among the devices that hold the same ones.
+        #: How experts are sharded: among the devices with the same ones.
         self.mesh_of_experts = mesh.of_experts
         meshes = (mesh, self.mesh_of_experts)
         self._packings = {each.size: Packing(self.tensors, self.devices, each.size, *streams, mesh.priority) for each in meshes}
@@ -65,7 +65,7 @@ class Shards:
     # --- parameters
 
     def _hold(self, at: int) -> dict[str, Operand]:
-        """The shard of each parameter that a device holds; nothing of those that have too few rows."""
+        """A device's shard of each parameter; nothing for parameters with too few rows."""
         held = {}
         for name in self.units.trained:
             mesh, value = self._mesh(self.units.unit(name)), self.builders[at].graph.values[name]
@@ -75,7 +75,7 @@ class Shards:
         return held
 
     def _box(self, parameter: str, shape: tuple[int, ...], rank: int, size: int) -> Box | None:
-        """The part of a parameter of this shape that one of `size` devices holds; None for nothing."""
+        """The part of a parameter of this shape on one of `size` devices; None for nothing."""
         blocks = self.units.blocks(parameter, size)
         if blocks:
             each = shape[1] // size
@@ -95,12 +95,12 @@ class Shards:
         return self._mesh(unit).size > 1
 
     def _equal_parts(self, parameter: str) -> bool:
-        """Whether a parameter is gathered and summed where it lies."""
+        """Whether a parameter is gathered and summed in place."""
         shape, size = self.graph.values[parameter].shape, self._mesh(self.units.unit(parameter)).size
         return self._how != "flat" and bool(shape) and shape[0] % size == 0 and not self.units.blocks(parameter, size)
 
     def _bundles(self, unit: str) -> list["_Bundle"]:
-        """The weights of a unit, by type, those that are gathered where they lie first."""
+        """The weights of a unit, by type, those that are gathered in place first."""
         bundles: list[_Bundle] = []
         for dtype, weights in by_dtype(self.units.weights[unit]).items():
             for in_place in (True, False):
@@ -134,7 +134,7 @@ class Shards:
         return tasks, gathered
 
     def unpack(self, span: Span, name: str, gathered: "Gathered") -> tuple[list[Task], list[dict[str, Operand]]]:
-        """The tasks that copy a unit's gathered weights to places of their own, as FSDP2 does right before the unit runs.
+        """The tasks that copy a unit's gathered weights to separate memory, as FSDP2 does right before the unit runs.
 
         Also, by device, what its ops read instead of each value of the graph.
         """
@@ -157,9 +157,9 @@ class Shards:
         return tasks, read
 
     def _placed(self, weights: Sequence[Weight], flat: Flat, gathered: Operand, name: str, at: int) -> tuple[list[Task], list[Operand]]:
-        """The tasks that copy gathered weights to where they lie from step to step, as nanotron's ZeRO-1 does, and these weights.
+        """The tasks that copy gathered weights to their permanent memory, as nanotron's ZeRO-1 does, and these weights.
 
-        Each rank's part becomes a tensor of its own (torch.distributed.all_gather), from which each weight's part is copied.
+        Each rank's part becomes a separate tensor (torch.distributed.all_gather), from which each weight's part is copied.
         """
         device, steps, kept = self.devices[at], list[ListedOp](), list[Operand]()
         task, parts = self._packings[flat.ranks].by_rank(gathered, flat, f"{name}/ranks", at)
@@ -177,7 +177,7 @@ class Shards:
     # --- gradients
 
     def reduce(self, unit: str, m: int, last: bool, name: str = "reduce") -> list[Task]:
-        """The tasks that sum a unit's gradients over the devices, each of which keeps its part; the last microbatch completes them."""
+        """The tasks that sum a unit's gradients over the devices, each of which retains its part; the last microbatch completes them."""
         tasks: list[Task] = []
         types: dict[str, list[str]] = {}
         mesh = self._mesh(unit)
@@ -214,7 +214,7 @@ class Shards:
         return [replace(task, layer=unit) for task in tasks]
 
     def _summed_in_place(self, parameter: str) -> bool:
-        """Whether a device's part of a gradient becomes the sum where it lies: equal parts, in memory of their own."""
+        """Whether a device's part of a gradient becomes the sum in place: equal parts, in separate memory."""
         if not self._equal_parts(parameter):
             return False
         own = self.builders[0].gradient(parameter)
@@ -225,11 +225,11 @@ class Shards:
 
     @cached_property
     def _gradients_on(self) -> Counter[str]:
-        """By storage, how many parameters' gradients lie on it."""
+        """By storage, how many parameters' gradients are on it."""
         return Counter(map(self._storage_of_gradient, self.units.trained))
 
     def _reduce_in_place(self, unit: str, parameters: Sequence[str], name: str) -> list[Task]:
-        """The tasks that sum gradients in place over the devices, of which each goes on with its part."""
+        """The tasks that sum gradients in place over the devices, each of which continues with its part."""
         tasks: list[Task] = []
         sums: list[tuple[Operand, ...]] = [()] * len(self.devices)
         mesh = self._mesh(unit)
@@ -245,7 +245,7 @@ class Shards:
         return tasks + self._over_groups(name, mesh, sums)
 
     def reduce_whole(self, unit: str) -> list[Task]:
-        """The tasks that sum a unit's gradients over the replicas, each of which keeps all of them."""
+        """The tasks that sum a unit's gradients over the replicas, each of which retains all of them."""
         parameters = self.units.parameters[unit]
         own = [tuple(builder.gradient(name) for name in parameters) for builder in self.builders]
         for held, gradients in zip(self.held, own, strict=True):
@@ -259,7 +259,7 @@ class Shards:
         return [replace(task, layer=unit) for task in tasks]
 
     def _over_groups(self, name: str, mesh: Mesh, sums: Sequence[tuple[Operand, ...]]) -> list[Task]:
-        """The tasks that sum shards over the groups that each hold all of the parameters."""
+        """The tasks that sum shards over the groups, each of which stores all of the parameters."""
         tasks: list[Task] = []
         if mesh.size == mesh.copies:
             return tasks
@@ -327,7 +327,7 @@ Gathered = dict[str, list[tuple[Operand, ...]]]
 class _Bundle(NamedTuple):
     """Weights of one type that a unit gathers together. `end`: of the names of their tasks.
 
-    `flat`: how they lie in the flat tensor that is gathered; None if each is gathered to a place of its own.
+    `flat`: their layout in the flat tensor that is gathered; None if each is gathered to separate memory.
     """
 
     end: str

@@ -1,1 +1,4 @@
-"""A network, a machine and a cost model become the cost of each configuration of a layer, and of each pair of an edge's two layers."""
+"""Costs.
+
+In: a network, a machine and a cost model. Out: the cost of each configuration of a layer, and of each pair for an edge's two layers.
+"""

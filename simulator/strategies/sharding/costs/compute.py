@@ -1,7 +1,7 @@
 """Seconds of forward and backward of a layer in each configuration, and of its update: the sum of the ops that a worker runs.
 
-Every op is priced at the shapes of the worker's part, as a task of a plan would be; nothing is divided. The first worker stands for all.
-Layers with equal ops are priced once.
+The cost of every op is computed at the shapes of the worker's part, as for a task of a plan; nothing is divided. The first worker
+represents all. Costs of layers with equal ops are computed once.
 
 Costs that depend on FLOPs and bytes alone are computed for all configurations at once. An extent of an op's operand depends on the degree
 along one of n, c, h and w alone, as the ranges of `moved` do: h decides how many rows it has, whatever the other degrees are. So a worker's
@@ -194,7 +194,7 @@ def _product(values: Sequence[float], chosen: np.ndarray) -> np.ndarray:
 
 
 def _aligned(inputs: Sequence[Operand], local: Sequence[Operand]) -> Iterator[Operand | None]:
-    """Yield what a local op has of each input of the undivided op; None of those that it leaves out, as a concatenation does."""
+    """Yield what a local op has of each input of the undivided op; None for those that it omits, as a concatenation does."""
     rest = list(local)
     for operand in inputs:
         yield rest.pop(0) if rest and rest[0].value == operand.value else None

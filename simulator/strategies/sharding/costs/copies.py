@@ -54,7 +54,7 @@ class _Term(NamedTuple):
 
 
 class _Entries:
-    """Terms whose sides are alike, devices alone or groups, so that they read one array of sums."""
+    """Terms whose sides have the same form, single devices or groups, so that they read one array of sums."""
 
     def __init__(self, terms: Sequence[_Term], size: int):
         parts, sources, targets, *seconds = zip(*terms, strict=True)
@@ -86,7 +86,7 @@ class Busiest:
         parts, size = np.unique(parts, axis=0), parts.shape[-1]
         covered = [(part <= parts).all(axis=(1, 2, 3)).sum() > 1 for part in parts]  # never busy for longer than another part
         parts = parts[~np.array(covered, bool)]
-        #: Whether copies take as long on their way back: all links are alike in both directions.
+        #: Whether copies take as long on their way back: all links are the same in both directions.
         self.both_ways = np.array_equal(np.unique(parts.swapaxes(2, 3), axis=0), parts)
         self._parts = len(parts)
         terms = [term for number, part in enumerate(parts) for term in _terms(number, part)]
@@ -98,7 +98,7 @@ class Busiest:
         self._entries = [_Entries(own, size) for own in alike.values()]
 
     def seconds(self, moved: np.ndarray, back: bool = False) -> np.ndarray:
-        """[..., ...], the time of the busiest part for bytes [..., source, ..., target], of which the last devices may be left out.
+        """[..., ...], the time of the busiest part for bytes [..., source, ..., target], of which the last devices may be omitted.
 
         `back`: and of their way back, at another time. What a device copies to itself must be 0.
         """

@@ -53,7 +53,7 @@ class Positions:
     def by_workers(self, most_places: float = inf) -> Iterator[_Some]:
         """Yield all configurations: those with up to half of the largest number of workers, and the others.
 
-        `most_places`: as many at a time as have so many workers together, but at least one.
+        `most_places`: as many at a time as have up to this many workers together, but at least one.
         """
         few = self.workers <= self.workers.max() // 2
         for numbers in map(np.flatnonzero, (few, ~few)):
@@ -136,8 +136,8 @@ class Flows:
     def blocks(self) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray]]:
         """Yield indices [some configurations of source, of target], and bytes [of source, its workers, of target, its workers].
 
-        What a worker has itself does not move: it counts as 0. Configurations with few workers are apart, so that little is computed of
-        workers that do not exist.
+        What a worker has itself does not move: it counts as 0. Configurations with a small number of workers are processed separately, so
+        that little is computed for workers that do not exist.
         """
         for targets in self.targets.by_workers():
             for sources in self.sources.by_workers(_BLOCK // (targets[1] * len(targets[0]))):
@@ -169,7 +169,7 @@ class Sides:
             return None
 
         def own(box: Box) -> Box | None:
-            """The part of a worker; a value of another shape than is divided lies with the first worker as a whole."""
+            """The part of a worker; a value whose shape is not divided is on the first worker as a whole."""
             return (*box, *whole(shape[len(box) :])) if alike else None if any(first for first, _ in box) else whole(shape)
 
         def read(box: Box) -> Box | None:
