@@ -2,10 +2,10 @@
 
 A carried storage has one tensor for the whole run. Every other value lives in an `Instance`, one per iteration.
 
-Results get the strides that the plan states. A plan is captured with the CPU's kernels, and it is right only for their strides: where
-PyTorch asked whether a tensor is contiguous, the answer is part of the plan. `native_group_norm` refuses other strides,
-`as_strided` reads other elements, and `view` raises an error. On CUDA an op may return other strides: cuDNN prefers channels-last, and
-fused attention puts heads beside features. Opaque results (`simulator.plan.bodies.opcall.OPAQUE`) keep the strides that they come with.
+Results get the strides that the plan states. A plan is captured with the CPU's kernels, and it is right only for their strides: if PyTorch
+asked whether a tensor is contiguous, the answer is part of the plan. `native_group_norm` refuses other strides, `as_strided` reads other
+elements, and `view` raises an error. On CUDA an op may return other strides: cuDNN prefers channels-last, and fused attention places heads
+next to features. Opaque results (`simulator.plan.bodies.opcall.OPAQUE`) keep their strides.
 """
 
 import json
@@ -54,7 +54,7 @@ PLAIN = Forms()
 
 
 def fits(tensor: torch.Tensor, planned: Operand | Value) -> bool:
-    """Whether a result can stand for the planned value as it is.
+    """Whether a result can be used as the planned value without a copy.
 
     Also True if the backend's result has another shape, which only the backend's own ops can read, and for planned strides that name an
     element twice, which no copy can have.
@@ -111,7 +111,8 @@ def apply_views(tensor: torch.Tensor, operand: Operand) -> torch.Tensor:
 def input_piece(tensor: torch.Tensor, value: Value) -> torch.Tensor:
     """The piece of a job's input that an input value of the plan is.
 
-    An input with the shape of the value itself does not grow with the batch, as a mask without a batch dimension: every piece is all of it.
+    An input with the shape of the value itself does not grow with the batch, such as a mask without a batch dimension: every piece is the
+    whole input.
     """
     return tensor if tuple(tensor.shape) == value.shape else apply_views(tensor, value.source or value.operand())
 
@@ -220,7 +221,7 @@ class Binding:
         return put
 
     def _report_copy(self, planned: Operand, result: torch.Tensor) -> None:
-        """Say once per plan that results are copied, which takes time that no prediction contains."""
+        """Log once per plan that results are copied, which takes time that no prediction contains."""
         level, self._reported = (logging.DEBUG if self._reported else logging.WARNING), True
         log.log(
             level,
@@ -229,7 +230,7 @@ class Binding:
         )
 
     def slots_by_storage(self, keep: Collection[str]) -> dict[str, list[int]]:
-        """By storage, the slots to empty when its instance is freed. Leaves out the storages of the values named in `keep`."""
+        """By storage, the slots to empty when its instance is freed. Excludes the storages of the values named in `keep`."""
         kept_storages = {self.plan.values[name].storage for name in keep}
         slots: dict[str, list[int]] = {}
         for name, slot in self.slot.items():

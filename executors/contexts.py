@@ -25,7 +25,7 @@ from simulator.model.checkpoint.rewrite import keeping
 from simulator.plan.bodies.opcall import is_random
 from traces.errors import Code, SchedcastError
 
-#: The dimensions along which an input is divided: images, height and width. Channels have statistics of their own anyway.
+#: The dimensions along which an input is divided: images, height and width. Channels have separate statistics anyway.
 _DIMENSIONS = (0, 2, 3)
 
 
@@ -42,7 +42,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def batch_norm_by_parts(module: nn.Module, degrees: Mapping[str, Sequence[int]]) -> Iterator[None]:
-    """A context in which some batch-norm layers of a module normalize each part of their input by itself.
+    """A context in which some batch-norm layers of a module normalize each part of their input separately.
 
     `degrees`: by path of a layer, the number of equal parts along images, height and width. Running statistics are those of the first part.
     Raises SchedcastError if a path is not that of a batch-norm layer.
@@ -84,7 +84,7 @@ def _by_parts(layer: _BatchNorm, whole: Callable[[Tensor], Tensor], degrees: Seq
 
 @contextmanager
 def checkpointing(module: nn.Module, levels: Mapping[str, str]) -> Iterator[None]:
-    """A context in which modules are checkpointed as users do it, by `torch.utils.checkpoint`.
+    """A context in which modules are checkpointed as in users' code, by `torch.utils.checkpoint`.
 
     `levels`: by path of a module, "full", or "selective" for PyTorch's selective checkpointing with the policy of
     `simulator.model.checkpoint`.
@@ -127,7 +127,7 @@ _REENTRANT, _NOT_REENTRANT = checkpoint.CheckpointFunction, checkpoint._checkpoi
 
 
 class MathAttentionForDropout(TorchFunctionMode):
-    """A context in which attention with dropout runs in its math form where plans run that, since every kernel draws masks of its own.
+    """A context in which attention with dropout runs in its math form if plans run that, since every kernel draws different masks.
 
     The function is also replaced by name, since a function mode is inactive inside the functions that it intercepts
     (F.multi_head_attention_forward).
@@ -196,7 +196,7 @@ class DeterministicDraws(TorchDispatchMode):
         return _NOT_REENTRANT(self._drawing_again(function) if preserve_rng_state else function, preserve_rng_state, *rest, **named)
 
     def _drawing_again(self, function: Callable, runs: int = 0) -> Callable:
-        """The function, which after so many runs draws the numbers that follow from here again."""
+        """The function, which draws the numbers that follow from here again after `runs` runs."""
         first, left = self.calls, iter(range(runs))
 
         def run(*args: Any, **kwargs: Any) -> Any:

@@ -61,7 +61,7 @@ def run_steps_s(parts: Sequence[Plan], measured: Sequence[SegmentTimes], warm_up
     """Seconds per step of whole runs of a plan of several segments, one for each step that was measured of every segment.
 
     A run has as many steps of each segment as the plan says, and the drains at its switches: see `simulator.engine.segments`. `warm_up`:
-    how many steps of each segment to leave out at first. Returns nothing if a segment or a drain was not measured.
+    how many steps of each segment to skip at first. Returns nothing if a segment or a drain was not measured.
     """
     steps_s: list[list[float]] = [[] for _ in parts]
     drains_s: list[list[float]] = [[] for _ in parts]

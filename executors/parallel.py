@@ -29,7 +29,7 @@ class Parallel:
 
     @property
     def prefix(self) -> str:
-        """What the names of the module's layers begin with when it is wrapped."""
+        """The prefix of the names of the module's layers when it is wrapped."""
         return "" if self.loop == PYTORCH_FSDP else "module."
 
     def part(self, batch: Any, whole: Sequence[Tensor]) -> Any:

@@ -60,9 +60,9 @@ class Reference:
     `rates`: learning rates by phase, as in `simulator.plan.bodies.update.Update`.
     `autocast`: returns the context in which forward and loss run. `scaler`: scales the loss, and skips steps whose gradients overflow.
 
-    The attribute `batch_norm_parts` says which parts of a microbatch have batch-norm statistics of their own, by layer
+    The attribute `batch_norm_parts` says which parts of a microbatch have separate batch-norm statistics, by layer
     (`batch_norm_by_parts`), and `checkpointed` which modules are checkpointed, and how (`checkpointing`). `lasting` has the numbers of the
-    microbatches after which buffers stay changed, as on one of several devices with buffers of their own; empty for all.
+    microbatches after which buffers stay changed, as on one of several devices with separate buffers; empty for all.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class Reference:
 
 
 class Hooked(Reference):
-    """A `Reference` whose updates are called by hooks, each parameter by an optimizer of its own (Jiang et al., "Optimizer Fusion")."""
+    """A `Reference` whose updates are called by hooks, each parameter by a separate optimizer (Jiang et al., "Optimizer Fusion")."""
 
     def fuse(self, fusion: Literal["forward", "backward"]) -> "Hooked":
         """Update from now on right before a layer's next forward (algorithm 2), or once a gradient is complete (algorithm 3).
@@ -308,7 +308,7 @@ class Hooked(Reference):
 
 
 class StaleReference(Reference):
-    """A `Reference` whose mini-batch m is computed with weights that lack updates, by parameter: one mini-batch after another.
+    """A `Reference` that computes mini-batch m with weights that lack updates, by parameter: one mini-batch after another.
 
     It is written plainly and slowly; the numbers of pipelines that never drain are compared with it. Forward runs with the weights after
     update m - `forward`, then backward with those after update m - `backward` (the first weights, if there were not so many updates). The

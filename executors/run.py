@@ -39,7 +39,7 @@ class TaskFailedError(SchedcastError):
 
 
 class Executable(Protocol):
-    """A plan bound to tensors on a backend. It keeps its state between calls.
+    """A plan bound to tensors on a backend. It retains its state between calls.
 
     `losses`: by iteration, one tensor per microbatch. `unit`: `run` returns one step length per `unit` periods. `warm_up`: how many step
     lengths at the start are not typical. `tracing_overhead`: the relative slowdown of the steps in which `trace` timed the tasks, compared
@@ -57,7 +57,7 @@ class Executable(Protocol):
 
     @property
     def kept(self) -> dict[str, torch.Tensor]:
-        """The kept values of the last complete iteration."""
+        """The retained values of the last complete iteration."""
 
     @property
     def iterations(self) -> int:
@@ -75,15 +75,15 @@ class Executable(Protocol):
     def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
         """Copy the current parameters, buffers and optimizer state into `targets`, by the job's names, between two runs.
 
-        A tensor in `targets` is whole, also if the plan has it in pieces; what no piece covers stays. Nothing is drained. They are
-        the newest ones: where stages work on different iterations, each stage's have all updates that it has made.
+        A tensor in `targets` is whole, also if the plan has it in pieces; what no piece covers stays. Nothing is drained. They are the
+        newest ones: if stages work on different iterations, each stage's values have all updates that it has made.
         """
 
     def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
         """The largest |a − b| between any device's current copy of a parameter and its value in `expected`; see `executors.tensors`."""
 
     def gradient_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
-        """The same of the gradients by parameter. The plan's gradients must be among the kept values."""
+        """The same of the gradients by parameter. The plan's gradients must be among the retained values."""
 
 
 class Backend(Protocol):
@@ -98,7 +98,7 @@ class Backend(Protocol):
         """Bind a plan to tensors by name (parameters, buffers, optimizer state and inputs of the job)."""
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
-        """Highest bytes that the allocator held for the plan in an untimed run, by device; empty if the allocator has no count.
+        """Peak bytes of the allocator for the plan in an untimed run, by device; empty if the allocator has no count.
 
         If the allocator counts several devices of one memory together, the one figure is under the memory's name.
         """
@@ -119,7 +119,7 @@ class Execution:
     """
 
     def __init__(self, plan: Plan, tensors: Mapping[str, torch.Tensor], backend: Backend, seed: int = 0, keep: tuple[str, ...] = ()):
-        """`tensors` are copied and never changed. `keep`: names of values, such as gradients, to keep beyond their last reader."""
+        """`tensors` are copied and never changed. `keep`: names of values, such as gradients, to retain beyond their last reader."""
         self._plan, self._tensors, self._backend, self._seed, self._keep = plan, tensors, backend, seed, keep
         self._program = backend.load(plan, tensors, seed, keep)
         self._warm_up = self._program.warm_up
@@ -136,7 +136,7 @@ class Execution:
 
     @property
     def steps_s(self) -> tuple[float, ...]:
-        """Seconds per step. Leaves out the first steps, which are not typical, unless there are no others.
+        """Seconds per step. Skips the first steps, which are not typical, unless there are no others.
 
         Of a plan of several segments, once all were measured, steps of a whole run (`run_steps_s`).
         """

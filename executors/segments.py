@@ -1,4 +1,4 @@
-"""Runs plans of several segments: one program for each, and every program goes on with the tensors that the one before has left.
+"""Runs plans of several segments: one program for each, and every program continues with the tensors of the previous one.
 
 The programs share the tensors of parameters, buffers and optimizer state, so nothing is copied at a switch. There the program drains, and
 the next one starts with the next iteration.
@@ -18,14 +18,14 @@ from simulator.plan.plan import Plan
 
 @dataclass(frozen=True)
 class Start:
-    """What a program starts with: the number of its first iteration, and the program whose carried tensors it goes on with, if any."""
+    """What a program starts with: the number of its first iteration, and the program whose carried tensors it continues with, if any."""
 
     iteration: int = 0
     before: Executable | None = None
 
     @property
     def carried(self) -> Mapping[str, torch.Tensor]:
-        """The tensors to go on with, by value name."""
+        """The tensors to continue with, by value name."""
         return {} if self.before is None else self.before.binding.carried
 
 
@@ -176,5 +176,5 @@ def _joined(chunks: Sequence[ChunkTimes]) -> ChunkTimes:
 
 
 def sample(program: Executable, steps: int) -> ChunkTimes:
-    """Run `steps` steps for their times; of a plan of several segments as many of each, whatever their numbers of iterations."""
+    """Run `steps` steps for their times; for a plan of several segments, equally many of each, whatever their numbers of iterations."""
     return program.sample(steps) if isinstance(program, SegmentedExecutable) else program.run(steps)

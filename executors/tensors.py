@@ -21,7 +21,7 @@ class BoundPlan:
     """What programs of one segment have in common: their tensors, losses and unfinished iterations. See `executors.run.Executable`."""
 
     unit = 1
-    warm_up = WARM_UP - 1  # the first period has no step length of its own
+    warm_up = WARM_UP - 1  # the first period has no separate step length
     tracing_overhead: float | None = None
 
     def __init__(self, binding: Binding, first_iteration: int):
@@ -63,7 +63,7 @@ def parameter_difference(binding: Binding, expected: Mapping[str, torch.Tensor])
 def gradient_difference(binding: Binding, kept: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> float:
     """The largest |a − b| between a gradient of the binding's plan and the one that is expected.
 
-    The plan's is carried or among the values `kept`. `expected` has them by the job's names of the parameters. Returns as
+    The plan's gradient is carried or among the values `kept`. `expected` has them by the job's names of the parameters. Returns as
     `parameter_difference` does.
     """
     sources, held = binding.plan.gradient_sources, {**binding.carried, **kept}
@@ -89,7 +89,8 @@ def _largest(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
 def copy_current(plan: Plan, carried: Mapping[str, torch.Tensor], targets: Mapping[str, torch.Tensor]) -> None:
     """Copy parameters, buffers and optimizer state, as they are now, into the whole tensors `targets`, by the job's names.
 
-    `carried`: those of the plan, by value name. Every element comes from the first value that has it. Elements that none has stay.
+    `carried`: those of the plan, by value name. Every element comes from the first value that has it. Elements that no value has are
+    unchanged.
     """
     with torch.no_grad():
         for value in reversed(held(plan, targets)):  # so that the first one is the last to be copied
@@ -105,8 +106,8 @@ def module_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 def job_tensors(job: Job, built: Built, graph: TrainingGraph) -> dict[str, torch.Tensor]:
     """Parameters, buffers, constants, inputs, gradient scaler and fresh optimizer state of `built`, by value name. Nothing is copied.
 
-    Raises SchedcastError if `built` is not the model that was captured, because its factory makes another one each time, and if the graph
-    rests on assumptions.
+    Raises SchedcastError if `built` is not the model that was captured, because its factory makes a different one each time, and if the
+    graph has assumptions.
     """
     if graph.assumptions:
         raise SchedcastError(f"the model can be predicted, not run: {graph.assumptions[0]}; use predict")

@@ -60,7 +60,7 @@ class Trainer:
         self.sync()
         job = self.job
         trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
-        updated = set(job.graph().parameters)  # torch.optim keeps no state of parameters without a gradient
+        updated = set(job.graph().parameters)  # torch.optim has no state for parameters without a gradient
         states = {name: initial_state(job.optimizer, p) if name in updated else {} for name, p in trained.items()}
         self._program.copy_current({f"{name}::{state}": tensor for name, own in states.items() for state, tensor in own.items()})
         return state_dict(job.optimizer, job.form, list(trained.values()), list(states.values()), job.hyper)

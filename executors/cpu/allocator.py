@@ -17,7 +17,7 @@ except ImportError:  # Windows
 
 _OPTIONS = (
     (-4, 0),  # M_MMAP_MAX: no mapping per allocation
-    (-1, -1),  # M_TRIM_THRESHOLD: never give memory back, however much is free
+    (-1, -1),  # M_TRIM_THRESHOLD: never return memory, however much is free
     (-2, 256 << 20),  # M_TOP_PAD: grow the heap in large pieces
     (-8, 1),  # M_ARENA_MAX: one arena, so that a tensor freed by one worker can be reused by another
 )
@@ -25,7 +25,7 @@ _OPTIONS = (
 
 #: Sizes in bytes that `without_holes` allocates, the largest first. With the 8 bytes that malloc adds they are powers of two.
 _HOLES = tuple((1 << power) - 8 for power in range(16, 4, -1))
-#: Free chunks that may stay, since visiting them takes only 50 us. At each size, twice as many chunks are allocated first.
+#: Free chunks that may remain, since visiting them takes only 50 us. At each size, twice as many chunks are allocated first.
 _BATCH = 2000
 #: The most bytes to allocate at a time.
 _MOST_BYTES = 16 << 20
@@ -75,7 +75,7 @@ def allocated_bytes() -> int | None:
 def without_holes() -> Iterator[None]:
     """Allocate the free chunks between those in use, so that `allocated_bytes` is quick in a process with many objects.
 
-    mallinfo2 visits every free chunk, which takes 40 ms if there are 200,000. Until the chunks are freed again, new tensors lie at the end
+    mallinfo2 visits every free chunk, which takes 40 ms if there are 200,000. Until the chunks are freed again, new tensors are at the end
     of the heap.
     """
     if _mallinfo2() is None:

@@ -70,7 +70,7 @@ class CpuBackend:
         return load_parts(plan, keep, lambda part, kept, begin: CpuExecutable(self, part, tensors, seed, kept, begin), start)
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
-        """Highest bytes that the allocator held for each device of the plan, in untimed steps that run one task at a time.
+        """Peak bytes of the allocator for each device of the plan, in untimed steps that run one task at a time.
 
         Returns an empty dict if the C library's allocator has no count. See `memory_watch`.
         """

@@ -1,8 +1,8 @@
 """The cores of this machine, what this process has used of them, and OpenMP's wait policy. Does not need torch.
 
 The policy says what the threads of PyTorch's ops do between two ops. Our workers are pinned to a core each, so their threads must sleep;
-PyTorch's own threads spin for a while, which makes them faster by themselves. So the command line sets the policy for its process, and
-plain PyTorch runs in another one with the user's own environment.
+PyTorch's own threads spin for a while, which makes them faster when they run alone. So the command line sets the policy for its process,
+and plain PyTorch runs in another one with the user's own environment.
 """
 
 import os
@@ -22,7 +22,7 @@ def wait_passively() -> None:
 
 
 def user_environment(environment: Mapping[str, str] | None = None, alone: bool = True) -> dict[str, str]:
-    """The environment (default: this process's) without what `wait_passively` has added to it; `alone`: nor what torchrun has."""
+    """The environment (default: this process's) without what `wait_passively` has added; `alone`: also without what torchrun has."""
     given = dict(os.environ if environment is None else environment)
     if given.pop(_OURS, None) == given.get(_POLICY):
         given.pop(_POLICY, None)

@@ -13,14 +13,14 @@ from simulator.plan.plan import Plan
 
 #: The place of bytes that belong to no device: the program's own lists and numbers.
 OTHER = ""
-#: The first period that counts. In earlier periods ops allocate memory that they keep for later calls and that belongs to no tensor.
+#: The first period that counts. In earlier periods ops allocate memory that they reuse in later calls and that belongs to no tensor.
 WATCHED_FROM = 1
 
 
 class MemoryWatch:
     """Counts one program's bytes by place: a device, the host or `OTHER`.
 
-    `held_bytes`: the bytes that each place holds now. It starts as the sum of the reachable tensors at the beginning of period
+    `held_bytes`: the bytes allocated in each place now. It starts as the sum of the reachable tensors at the beginning of period
     WATCHED_FROM, and includes all changes of the allocator's count since then.
     """
 
@@ -36,7 +36,7 @@ class MemoryWatch:
         self._begin()
 
     def peaks(self) -> dict[str, int]:
-        """The highest bytes that each device of the plan held."""
+        """The peak bytes of each device of the plan."""
         return {device: self._peak_bytes[device] for device in self._plan.devices}
 
     def before_task(self, instance: Instance, period: int) -> None:

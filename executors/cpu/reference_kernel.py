@@ -1,4 +1,4 @@
-"""A compute-bound op that is timed inside calibration and inside steps, so that a change of the machine's speed shows in both.
+"""A compute-bound op that is timed during calibration and during steps, so that a change of the machine's speed is visible in both.
 
 It is a 160 x 160 matrix product, run at most every 10 ms: two untimed calls, then a timed one. After other work the first call takes 20 to
 50 % longer and the second up to 5 %, depending on that work; the third does not. The time of all three calls is subtracted from the

@@ -1,7 +1,6 @@
 """Assigns tasks to workers when a device has several lanes: the ready stream heads by device, guarded by one condition, and emulated links.
 
-A stream whose head waits for other processes (a collective, a message) is served by a thread of its own while the device's workers
-continue.
+A stream whose head waits for other processes (a collective, a message) is served by a separate thread while the device's workers continue.
 
 A link at a stated rate is emulated by the clock. A worker copies the bytes at once. The transfer then occupies its direction of the link
 for latency + bytes / rate seconds. Each direction carries one transfer at a time, the most urgent first. The worker continues with other

@@ -76,7 +76,7 @@ def _serve(requests: SimpleQueue, core: int | None = None) -> None:
 
 
 def _wait(results: SimpleQueue, count: int) -> None:
-    """Wait for so many results, and raise the first error among them. Ctrl-C ends the wait."""
+    """Wait for `count` results, and raise the first error among them. Ctrl-C ends the wait."""
     errors = []
     while count:
         with suppress(Empty):

@@ -50,9 +50,9 @@ class CudaBackend:
         return load_parts(plan, keep, load, start)
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
-        """Highest bytes that the allocator held for the plan in an untimed run; with graphs, up to the end of the first one's replay.
+        """Peak bytes of the allocator for the plan in an untimed run; with graphs, up to the end of the first one's replay.
 
-        Includes the workspaces of the plan's own lanes, and not those that other streams have left behind, unless a graph keeps those.
+        Includes the workspaces of the plan's own lanes, but not those that remain from other streams, unless a graph retains them.
         There is one figure, because all partitions share a memory. It is under the device's name, or with several devices under the
         memory's name.
         """
@@ -60,7 +60,7 @@ class CudaBackend:
         return highest_of_parts(plan, lambda part: {name: self._peak_bytes(part, tensors, seed)})
 
     def _peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int) -> int:
-        """That of a plan of one segment."""
+        """`peak_bytes` of a plan of one segment."""
         self.driver.synchronize()
         self.driver.free_workspaces()
         before = self.driver.allocated_bytes()

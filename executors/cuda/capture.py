@@ -5,9 +5,9 @@ way. The state that it leaves behind differs between versions: up to 2.11 the al
 default generator is still in capture mode. This module resets both.
 
 PyTorch keeps a workspace for cuBLAS per stream that has run a matrix product, 32 MiB each on Hopper. They come from PyTorch's allocator, so
-they count as allocated memory, and they are kept as long as the process lives. A graph replays with the workspaces that it was captured
-with. So every lane's products run eagerly before a capture (the workspace would otherwise come from the graph's own pool, and stay there
-for later eager products), and nothing is freed while a graph exists.
+they count as allocated memory, and they stay allocated as long as the process lives. A graph replays with the workspaces that it was
+captured with. So every lane's products run eagerly before a capture (the workspace would otherwise come from the graph's own pool, and stay
+there for later eager products), and nothing is freed while a graph exists.
 """
 
 import gc
@@ -23,7 +23,7 @@ _EDGE = 64
 
 
 class Workspaces:
-    """The workspaces of one GPU. `new_stream` opens a stream with a queue of its own."""
+    """The workspaces of one GPU. `new_stream` opens a stream with a separate queue."""
 
     def __init__(self, device: torch.device, new_stream: Callable[[], torch.cuda.Stream]):
         self._device, self._new_stream = device, new_stream
@@ -43,7 +43,7 @@ class Workspaces:
         return max(0, before - torch.cuda.memory_allocated(self._device))
 
     def bytes_per_stream(self) -> int:
-        """What a stream's first matrix product leaves allocated, measured once. 0 as long as graphs exist that keep it from being seen."""
+        """What a stream's first matrix product leaves allocated, measured once. 0 as long as graphs exist, which make it invisible."""
         if self._bytes_per_stream:
             return self._bytes_per_stream
         self.free()
@@ -72,7 +72,7 @@ def captured(device: torch.device, stream: torch.cuda.Stream) -> Iterator[torch.
     The graph keeps its memory pool. After an error the graph is empty and cannot be replayed.
     """
     torch.cuda.synchronize(device)
-    gc.collect()  # as torch.cuda.graph does: reference cycles would hold memory that the pool could use, and free it during the capture
+    gc.collect()  # as torch.cuda.graph does: reference cycles would occupy memory that the pool could use, and free it during the capture
     torch.cuda.empty_cache()
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
     with torch.cuda.stream(stream):

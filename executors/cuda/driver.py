@@ -1,7 +1,7 @@
 """The interface through which the executor and the calibration use one GPU.
 
 `torch_driver` implements it with CUDA, and the tests with a simulated GPU. Streams and events are used like PyTorch's:
-`stream.wait_event(event)`, `event.record(stream)`, `first.elapsed_time(last)`. They are typed Any where only the driver's own will do.
+`stream.wait_event(event)`, `event.record(stream)`, `first.elapsed_time(last)`. They are typed Any where only the driver's own objects work.
 """
 
 from collections.abc import Callable, Sequence
@@ -103,7 +103,7 @@ class Driver(Protocol):
         """
 
     def stream(self, priority: int = 0, partition: Partition | None = None) -> Stream:
-        """A stream with a queue of its own, which no other stream in use shares.
+        """A stream with a separate queue, which no other stream in use shares.
 
         Smaller priorities are more urgent; they are clipped to the GPU's levels. The stream's kernels run on the partition's SMs (default:
         all SMs). Raises SchedcastError if there are no more streams.
@@ -141,10 +141,10 @@ class Driver(Protocol):
         """Reset the generator of random kernels to the start of this seed. Must not be called during a capture."""
 
     def allocated_bytes(self) -> int:
-        """The bytes that tensors hold now, by the allocator's count."""
+        """The bytes allocated for tensors now, by the allocator's count."""
 
     def peak_bytes(self, reset: bool = False) -> int:
-        """The highest bytes that tensors have held since the last reset. `reset`: start a new peak after this reading."""
+        """The peak bytes allocated for tensors since the last reset. `reset`: start a new peak after this reading."""
 
     def workspace_bytes(self) -> int:
         """The bytes that the library of matrix products keeps allocated for each stream on which a product has run."""

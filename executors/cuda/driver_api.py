@@ -89,7 +89,7 @@ class Streams:
             self.levels = least - greatest + 1
 
     def open(self, priority: int, partition: Partition | None = None) -> torch.cuda.Stream:
-        """A stream with a queue of its own. Raises SchedcastError if all of PyTorch's are in use and cuda.bindings is not installed."""
+        """A stream with a separate queue. Raises SchedcastError if all of PyTorch's are in use and cuda.bindings is not installed."""
         priority = min(0, max(1 - self.levels, priority))
         if partition is None and priority > -self._pooled_levels:
             for _ in range(POOLED):

@@ -1,7 +1,7 @@
 """Runs a plan on one GPU in CUDA graphs of several periods each, with an eager prologue and an eager drain.
 
 A graph never overlaps itself, so with one period per graph a plan could not overlap successive iterations. The values that an iteration
-passes to later periods across the border between two graphs are kept in the tensors of the last eager iterations before the capture: a
+passes to later periods across the border between two graphs are stored in the tensors of the last eager iterations before the capture: a
 graph reads them at its start, and at its end it copies the values of its own last iterations into them.
 """
 
@@ -25,7 +25,7 @@ from simulator.plan.bodies.update import rate_at
 from simulator.plan.plan import Plan
 from traces.errors import SchedcastError
 
-#: Replays per instrumented run. The first has no step length of its own.
+#: Replays per instrumented run. The first one gives no step length.
 INSTRUMENTED_REPLAYS = 6
 
 
@@ -119,7 +119,7 @@ class GraphProgram(EagerProgram):
             self._graph = None  # a graph captured earlier reads the job's own inputs
         rates = self._rates_from(self._period)
         if self._graph is None or self._graph_rates != rates:
-            self._graph = None  # frees the one before
+            self._graph = None  # frees the previous one
             self._graph, self._graph_rates = self._capture(), rates
         driver.use(self._main_stream)
         feeds = [self._inputs if inputs is None else {**self._inputs, **self._feeds.place(inputs[i])} for i in range(graphs * self.unit)]
@@ -191,13 +191,14 @@ class GraphProgram(EagerProgram):
         return {age: sorted(kept | {slot[name] for name in names if name in slot}) for age, names in crossing}
 
     def _enter_border(self) -> None:
-        """Before replays: bring the last iterations' values to the tensors that the graph reads, and free all else of these iterations.
+        """Before replays: copy the last iterations' values to the tensors that the graph reads, and free everything else of these
+        iterations.
 
-        What no later task orders the lanes for is not freed yet then, and would stay as long as the graph does.
+        Storage whose release no later task orders is not freed before then, and would stay allocated as long as the graph exists.
         """
         self.driver.use(self._main_stream)
         if not self._border:
-            # Slots without a value hold what an op keeps for its backward.
+            # Slots without a value have what an op saves for its backward.
             values = {slot for name, slot in self.binding.slot.items() if name in self.plan.values}
             self._border = {
                 age: _copy_of(self._instances[self._period - age], without=values - set(slots)) for age, slots in self._crossing.items()
@@ -294,7 +295,7 @@ class GraphProgram(EagerProgram):
 
 
 def _copy_of(instance: Instance, without: Collection[int] = ()) -> Instance:
-    """The instance with slots of its own, of which those `without` are empty."""
+    """The instance with a copy of its slots, of which those in `without` are empty."""
     copy = Instance(instance.iteration, 0, [])
     copy.slots = [None if slot in without else tensor for slot, tensor in enumerate(instance.slots)]
     return copy

@@ -37,7 +37,7 @@ class CompiledPlan:
     """A plan's tasks as functions, its dependencies, and when each slot of an instance may be emptied."""
 
     def __init__(self, plan: Plan, binding: Binding, keep: set[str], driver: Driver):
-        """`keep`: values to keep beyond their last reader."""
+        """`keep`: values to retain beyond their last reader."""
         self.plan, self.binding = plan, binding
         self.tasks: tuple[Task, ...] = plan.tasks
         self.dependencies = Dependencies(plan)
@@ -67,7 +67,7 @@ def _empty(instance: Instance | None, slots: Sequence[int]) -> None:
 
 
 class Issuer:
-    """Issues periods and keeps the events between them.
+    """Issues periods and stores the events between them.
 
     `first`: the issuer's first period. All work issued before it has ended, or is waited for, before this issuer's work runs.
     `iterations`: how many there are in all, for an issuer that drains.

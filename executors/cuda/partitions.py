@@ -138,10 +138,10 @@ def _overlap(partitions: Sequence[Partition], sms: Sequence[frozenset[int]], how
 
 
 def runnable_mode(driver: Driver, mode: str, count: int) -> tuple[str, str]:
-    """The mode in which plans over `count` partitions run, and why it is not the `mode` asked for (an empty string if it is).
+    """The mode in which plans over `count` partitions run, and why it is not the requested `mode` (an empty string if it is).
 
-    A partition's streams belong to a context of their own, and CUDA does not document whether one capture may contain streams of several
-    contexts. So this is tried out once per number of partitions. If the driver refuses, all plans run eagerly: with one graph per partition
+    A partition's streams belong to a separate context, and CUDA does not document whether one capture may contain streams of several
+    contexts. So this is tested once per number of partitions. If the driver refuses, all plans run eagerly: with one graph per partition
     the host would have to wait wherever a task of one partition depends on another's.
     """
     if mode != GRAPH or count < 2:

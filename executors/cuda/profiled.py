@@ -1,6 +1,6 @@
 """Finds the kernels that pieces of work launch, with one session of torch.profiler. The times are not usable: the profiler changes them.
 
-Kineto, the profiler's library, leaves CUPTI attached after a session, which slows all later launches down. It detaches CUPTI if the
+Kineto, the profiler's library, leaves CUPTI attached after a session, which slows down all later launches. It detaches CUPTI if the
 environment variable TEARDOWN_CUPTI is 1 when the session ends (libkineto, CuptiActivityApi.cpp).
 """
 
@@ -25,7 +25,7 @@ _RANGE = "ProfilerStep#"
 #: A session after the first of a process may record no kernel at all. Another one then often does.
 _SESSIONS = 2
 TEARDOWN = "TEARDOWN_CUPTI"
-#: The variable of the environment, and its value, that let nothing use the profiler.
+#: The variable of the environment, and its value, that prevent any use of the profiler.
 PROFILER, OFF = "SCHEDCAST_PROFILER", "off"
 #: The first CUDA version in which CUPTI can be attached again while graphs exist (torch/profiler/profiler.py, start_trace).
 _REATTACHES = (12, 6)
@@ -49,7 +49,7 @@ def kernels(works: Sequence[Callable[[], object]], device: torch.device) -> list
 
 
 def turned_off() -> bool:
-    """Whether the environment says that nothing may use the profiler."""
+    """Whether the environment forbids use of the profiler."""
     return os.environ.get(PROFILER) == OFF
 
 

@@ -1,6 +1,6 @@
 """Runs a plan on one GPU eagerly: the host issues task after task and runs ahead of the GPU.
 
-The inputs that a plan is fed with lie in the GPU's memory, or in pinned host memory if tasks fetch them from the host.
+The inputs that a plan is fed with are in the GPU's memory, or in pinned host memory if tasks fetch them from the host.
 """
 
 import statistics
@@ -90,8 +90,9 @@ class Feeds:
 
 #: Periods of an instrumented run. The first WARM_UP are not typical.
 INSTRUMENTED_PERIODS = WARM_UP + 5
-#: A wait is given up after so many times what a period took in the longest wait before, and not before `LEAST_WAIT_S`. The first one has
-#: nothing to compare with and `FIRST_WAIT_S`. Both are looked at when a wait is reported, which is after 60 s, 120 s and so on.
+#: A wait is abandoned after this many times the time per period of the longest previous wait, but not before `LEAST_WAIT_S`. The first
+#: wait, which has no previous one, is abandoned after `FIRST_WAIT_S`. Both are checked when a wait is reported, which is after 60 s, 120 s
+#: and so on.
 WAIT_TIMES, LEAST_WAIT_S, FIRST_WAIT_S = 20, 60.0, 240.0
 #: How many periods the host may run ahead of the GPU, if it must wait for the GPU before it frees tensors.
 RUN_AHEAD = 16
@@ -130,7 +131,7 @@ class EagerProgram(BoundPlan):
         self._keep = tuple(name for name in keep if name in self.binding.slot)
         self._feeds = Feeds(self.binding, driver)
         self._inputs = self._feeds.place(tensors)  # the job's own inputs
-        #: The inputs of each iteration. They lie in no lane's order, so they are kept until a wait, when no lane reads them any more.
+        #: The inputs of each iteration. No lane's order covers them, so they are retained until a wait, when no lane reads them any more.
         self._placed: dict[int, Placed] = {}
         self._unwaited = 0  # periods issued since the last wait
         self._longest_wait_s: float | None = None  # per period
@@ -216,7 +217,7 @@ class EagerProgram(BoundPlan):
         self._placed = {iteration: placed for iteration, placed in self._placed.items() if iteration in self._instances}
 
     def _overdue(self, begin_s: float) -> Callable[[], str]:
-        """What says what is in flight in a wait since `begin_s`, and ends it once it has taken too long."""
+        """A function that says what is in flight in a wait since `begin_s`, and ends the wait once it has taken too long."""
         longest_s = self._longest_wait_s
         limit_s = FIRST_WAIT_S if longest_s is None else max(LEAST_WAIT_S, WAIT_TIMES * longest_s * max(1, self._unwaited))
 
@@ -247,7 +248,7 @@ class EagerProgram(BoundPlan):
         begin_s = self.driver.now_s()
         end = self._period + self._compiled.dependencies.largest_lag
         drain = Issuer(self._compiled, self.driver, self._streams, self._period, self._period)
-        unfinished = list(self._instances.values())  # no later period orders the lanes that share their memory: keep it until the wait
+        unfinished = list(self._instances.values())  # no later period orders the lanes that share their memory: retain it until the wait
         for period in range(self._period, end):
             drain.period(period, self._instances)
             self._finish(period)

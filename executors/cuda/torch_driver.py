@@ -2,7 +2,7 @@
 
 It waits for the GPU so that Ctrl-C works, and so that a GPU that never finishes is reported instead of waited for in silence. PyTorch's
 synchronize blocks within the driver, where Python handles no signal. Kernels whose blocks wait for each other need all of their SMs at
-once, and may not get them beside other work: cuDNN's persistent batch-norm for channels-last tensors stalls beside collectives
+once, and may not get them while other work runs: cuDNN's persistent batch-norm for channels-last tensors stalls while collectives run
 (pytorch/pytorch#80259). PyTorch's own channels-last batch-norm does not wait: its last block finishes the sum.
 """
 
@@ -28,7 +28,7 @@ log = logging.getLogger("schedcast")
 
 #: Seconds after which the wait is reported for the first time. A chunk of steps rarely takes that long.
 PATIENCE_S = 60.0
-#: The GPU is asked without pause for the first millisecond, and then with pauses that are short beside what is waited for.
+#: The GPU is asked without pause for the first millisecond, and then with pauses that are short compared with the wait.
 SPIN_S, PAUSE_S = 1e-3, 20e-6
 
 
@@ -195,7 +195,7 @@ class TorchDriver:
         try:
             for index in range(torch.cuda.device_count()):
                 if index != self.device.index and torch.cuda.get_device_properties(index).name == self.facts.name:
-                    with suppress(SchedcastError):  # another process holds this GPU
+                    with suppress(SchedcastError):  # another process uses this GPU
                         drivers.append(gpu(index))
         finally:
             torch.cuda.set_device(self.device)

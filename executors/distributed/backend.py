@@ -83,7 +83,7 @@ class DistributedBackend:
         """Load a plan of one segment."""
         require_own_values(plan)
         number = next(self.numbers)
-        unused = list(self._unused)  # the programs that nothing refers to any more; the other ranks drop them with the plan
+        unused = list(self._unused)  # the programs that are not referenced any more; the other ranks drop them with the plan
         del self._unused[: len(unused)]
         self.loaded.drop(unused)
         self._prepare(plan, tensors, unused)
@@ -106,7 +106,7 @@ class DistributedBackend:
         self.run_everywhere(lambda: self.loaded.prepare(plan, tensors), message, tensors)
 
     def peak_bytes(self, plan: Plan, tensors: Named, seed: int = 0) -> dict[str, int]:
-        """Highest bytes that each process's allocator held for its part, by device."""
+        """Peak bytes of each process's allocator for its part, by device."""
 
         def peaks(part: Plan) -> dict[str, int]:
             self._prepare(part, tensors)

@@ -1,7 +1,7 @@
 """The control channel between the processes of one job: rank 0 sends a message to all other ranks, and every rank answers.
 
-A message is JSON followed by tensors. It travels over gloo through host memory, so a CUDA tensor is copied to the host first. The other
-ranks wait in `receive` while rank 0 works by itself.
+A message is JSON followed by tensors. It is sent over gloo through host memory, so a CUDA tensor is copied to the host first. The other
+ranks wait in `receive` while rank 0 works alone.
 """
 
 import json

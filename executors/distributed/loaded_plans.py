@@ -1,4 +1,4 @@
-"""The commands that every rank executes alike: load its device's part of a plan, run it, and measure its memory.
+"""The commands that every rank executes: load its device's part of a plan, run it, and measure its memory.
 
 The process of a rank other than 0 executes rank 0's commands until rank 0 ends (`serve_rank`). It prints nothing, unless it fails while it
 cannot report to rank 0.
@@ -68,8 +68,8 @@ class LoadedPlans:
     def prepare(self, plan: Plan, tensors: Named) -> None:
         """Cut this device's part out of `plan`, for the `load` or `peak_bytes` that comes next.
 
-        A command of its own, because all ranks must know that all have got this far before they create process groups together: PyTorch
-        lets the ranks that create a group wait for those that do not.
+        This is a separate command because all ranks must know that all have reached this point before they create process groups together:
+        in PyTorch, ranks that create a group wait for those that do not.
         """
         self._prepared = plan, local_plan(plan, self.devices[self.channel.ranks.rank]), tensors
 
@@ -82,7 +82,7 @@ class LoadedPlans:
     def load(self, number: int, seed: int, keep: Sequence[str], iteration: int = 0, before: int | None = None) -> Executable | None:
         """Load this device's part of the prepared plan as program `number`, whose first iteration is `iteration`.
 
-        It goes on with the carried tensors of program `before`, if that is not None. Returns None if the plan has no task on this device.
+        It continues with the carried tensors of program `before`, if that is not None. Returns None if the plan has no task on this device.
         Raises SchedcastError if the part cannot run.
         """
         local, tensors = self._take_prepared()
@@ -130,14 +130,14 @@ class LoadedPlans:
         return {"difference": program.gradient_difference(expected) if gradients else program.parameter_difference(expected)}
 
     def send_current(self, number: int, names: Sequence[str]) -> None:
-        """Send those of the named carried values that lie on this device to rank 0, in order."""
+        """Send the named carried values that are on this device to rank 0, in order."""
         local, program = self._programs[number]
         for name in names:
             if program is not None and name in program.binding.carried and local.values[name].device == local.device:
                 self.channel.give(program.binding.carried[name])
 
     def peak_bytes(self, seed: int) -> dict[str, Any]:
-        """Highest bytes that this process's allocator held for its part of the prepared plan. Returns the answer for rank 0."""
+        """Peak bytes of this process's allocator for its part of the prepared plan. Returns the answer for rank 0."""
         local, tensors = self._take_prepared()
         self.channel.barrier()
         return {"peak_bytes": {} if local.empty else self.backend.peak_bytes(local, tensors, seed)}

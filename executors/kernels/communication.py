@@ -5,7 +5,7 @@ does so). "ring", "tree" and "distributed" all call the library's all-reduce, wh
 one flat buffer, like the buckets of DistributedDataParallel; a single dense one in place. A reduce-scatter and an all-gather are those of
 the library.
 
-Every direction of messages between two devices has a process group of its own, so that messages of one direction never wait for those of
+Every direction of messages between two devices has a separate process group, so that messages of one direction never wait for those of
 another, and they match in the order in which both processes issue them. Several tensors of a message are one batch: a single launch on
 NCCL. All are sent as bytes, because NCCL does not know every dtype. gloo blocks the calling thread until the message has arrived. NCCL only
 queues: the current stream, which is the task's lane, waits for the message, and so do the events that are recorded on it afterwards.
@@ -30,7 +30,7 @@ from traces.errors import Code, SchedcastError
 #: A collective fails if a peer does not arrive within this time. Peers of one step are at most one chunk of work apart.
 TIMEOUT = timedelta(minutes=10)
 
-#: PyTorch keeps its groups per process, so they are kept at module level here, too. By
+#: PyTorch keeps its groups per process, so they are stored at module level here, too. By
 #: (library, group): PyTorch's group, and the ranks of the group's devices in the order of the devices.
 _groups: dict[tuple[str, ProcessGroup], tuple[dist.ProcessGroup, tuple[int, ...]]] = {}
 
@@ -71,7 +71,7 @@ LIBRARIES = {"cpu": "gloo", "cuda": "nccl"}
 
 @contextmanager
 def _peers(task: Task) -> Iterator[None]:
-    """Turns an error of the library into PeerLostError: gloo has no error class of its own for a lost peer."""
+    """Turns an error of the library into PeerLostError: gloo has no separate error class for a lost peer."""
     try:
         yield
     except RuntimeError as error:
@@ -135,7 +135,7 @@ _CHUNKED = {
 
 
 def _compile_chunks(task: Task, binding: Binding, group: dist.ProcessGroup) -> Callable[[Instance], None]:
-    """A reduce-scatter or an all-gather: of each read into a write, or in place, where one has as many chunks as there are devices."""
+    """A reduce-scatter or an all-gather: of each read into a write, or in place; one of them has a chunk for each device."""
     call, device = _CHUNKED[task.body.operation], binding.device(task.device)
     getters = [binding.getter(operand) for operand in task.reads or task.mutates]
 

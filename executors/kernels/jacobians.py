@@ -1,6 +1,6 @@
 """Computes the values of an op's transposed Jacobian, or of the Jacobians of many recurrent steps, by the body's rule; and their products.
 
-Shapes: nnz = nonzero values, V = samples with values of their own, m = Jacobians of a batch in scan order, B = samples, H = units.
+Shapes: nnz = nonzero values, V = samples with different values, m = Jacobians of a batch in scan order, B = samples, H = units.
 """
 
 import json
@@ -48,7 +48,7 @@ def gru_steps(rule: GruSteps, places: Tensor, before: Tensor, reset_update: Tens
     """
     hidden = before.shape[-1]
     factors, _, update = gru_factors(*(tensor.index_select(0, places) for tensor in (before, reset_update, new, of_hidden)))
-    weights = w_hh.view(3, hidden, hidden).transpose(1, 2).contiguous().unbind()  # row-major, as their products shall be
+    weights = w_hh.view(3, hidden, hidden).transpose(1, 2).contiguous().unbind()  # row-major, as their products should be
     by_gate = factors.unsqueeze(3).unbind(2)
     jacobians = weights[0] * by_gate[0]
     for weight, factor in zip(weights[1:], by_gate[1:], strict=True):

@@ -51,7 +51,7 @@ def load_library() -> str:
 
 
 def load_builtins(library: Path) -> None:
-    """Load the second library of NVRTC, which lies beside `library`. NVRTC asks the loader for it by name when it compiles.
+    """Load the second library of NVRTC, which is in the same folder as `library`. NVRTC asks the loader for it by name when it compiles.
 
     NVRTC in a package does not say where that is, and only newer versions of PyTorch and of the pathfinder load it.
     """

@@ -26,7 +26,7 @@ _cache: WeakValueDictionary[tuple[int, torch.device], Tensor] = WeakValueDiction
 
 
 def on_device(array: np.ndarray, device: torch.device) -> Tensor:
-    """`array` as a tensor on `device`. All callers share one tensor, which is freed when no caller holds it any more."""
+    """`array` as a tensor on `device`. All callers share one tensor, which is freed when no caller references it any more."""
     key = (id(array), device)
     tensor: Any = _cache.get(key)
     if tensor is None:
@@ -88,7 +88,7 @@ def _elementwise_products(i: Tensor | None, j: Tensor | None) -> Callable[[Tenso
 def _by_sample(
     indptr: np.ndarray, left: np.ndarray | None, right: np.ndarray | None, samples: int, device: torch.device
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """The case in which both factors differ between samples: gathers, multiplies and sums as many terms at a time as the scratch holds."""
+    """The case in which both factors differ between samples: gathers, multiplies and sums as many terms at a time as fit the scratch."""
     limit = max(1, _SCRATCH.get(device.type, _SCRATCH["cuda"]) // samples)
     spans: list[tuple[int, int, int, slice | Tensor, slice | Tensor, Tensor]] = []
     for begin, end in _spans(indptr, limit):

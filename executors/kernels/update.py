@@ -132,8 +132,8 @@ def misplaced(body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor]) 
 
     Fused kernels walk over memory: on CUDA they refuse other strides, on the CPU they add the wrong elements. Foreach kernels fall back to
     one kernel per parameter. Autograd never shows them such a gradient, because it copies the gradient to the parameter's strides when it
-    stores it (torch/csrc/autograd/utils/grad_layout_contract.h), and neither may we: a convolution's weight gradient comes in cuDNN's
-    choice of layout.
+    stores it (torch/csrc/autograd/utils/grad_layout_contract.h), and the executors must not, either: a convolution's weight gradient comes
+    in cuDNN's choice of layout.
     """
     if body.form == "for":
         return []
@@ -218,12 +218,12 @@ def state_dict(
     exported["state"] = {
         index: {name: tensor.detach().clone() for name, tensor in state.items()}
         for index, state in enumerate(states)
-        if state  # torch.optim keeps no entry for a parameter without state
+        if state  # torch.optim has no entry for a parameter without state
     }
     if form != "fused" and optimizer not in _CAPTURABLE:
         for state in exported["state"].values():
             if "step" in state:
-                state["step"] = state["step"].cpu()  # torch.optim keeps this count in host memory
+                state["step"] = state["step"].cpu()  # torch.optim stores this count in host memory
     return exported
 
 

@@ -1,11 +1,11 @@
 """Attention on CUDA with the kernel that PyTorch chooses, as in F.scaled_dot_product_attention.
 
-The plan's value `logsumexp` is opaque: it holds whatever the chosen kernel's backward pass takes as its logsumexp, in whatever shape and
-strides. The kernels of flash and memory-efficient attention read it by address, as contiguous rows of T. Those of the CPU's kernel, with
-which the plan was captured, are not contiguous.
+The plan's value `logsumexp` is opaque: it contains what the chosen kernel's backward pass takes as its logsumexp, in any shape and strides.
+The kernels of flash and memory-efficient attention read it by address, as contiguous rows of T. Those of the CPU's kernel, with which the
+plan was captured, are not contiguous.
 
 Context parallelism merges attention to two sets of keys (`simulator.model.division.context`), and backward takes the merged `logsumexp`.
-Then the value holds just what its name says, and a backward kernel gets a copy in the layout that it expects.
+Then the value is what its name says, and a backward kernel gets a copy in the layout that it expects.
 """
 
 import json
@@ -60,7 +60,7 @@ Result = tuple[Tensor, Tensor, tuple]
 class Kernel(NamedTuple):
     """One implementation. `backward(grad, call, out, logsumexp, saved)` returns the gradients of query, key and value.
 
-    `row`: a row of its logsumexp, [N, heads, T], is padded to a multiple of so many elements; 0: it has another logsumexp, or none.
+    `row`: a row of its logsumexp, [N, heads, T], is padded to a multiple of this many elements; 0: it has a different logsumexp, or none.
     """
 
     forward: Callable[[Call], Result]
@@ -194,7 +194,7 @@ FUSED = {SDPBackend.FLASH_ATTENTION: "flash", SDPBackend.EFFICIENT_ATTENTION: "e
 def choice(call: Call) -> str:
     """The name of the kernel that PyTorch chooses for training.
 
-    It is the math form where F.scaled_dot_product_attention would pad the heads for the flash kernel; or the kernel that the plan asks for.
+    It is the math form if F.scaled_dot_product_attention would pad the heads for the flash kernel; or the kernel that the plan asks for.
     """
     if call.kernel and call.query.is_cuda:
         return call.kernel

@@ -1,6 +1,6 @@
 """Batch-norm on CUDA with the implementation that PyTorch chooses (usually cuDNN's), as in F.batch_norm.
 
-For channels-last tensors cuDNN runs kernels whose blocks wait for each other, which may stall beside the work of other lanes; see
+For channels-last tensors cuDNN runs kernels whose blocks wait for each other, which may stall while other lanes have work; see
 `executors.cuda.torch_driver`. PyTorch's own kernels do not. With `torch.backends.cudnn.enabled = False` they run instead.
 """
 

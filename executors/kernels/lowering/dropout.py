@@ -139,7 +139,7 @@ def _dropout(task: Task, binding: Binding) -> Callable[[Instance], None]:
 
 
 def _bernoulli(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """The mask of dropout on whole features, which has no canonical op of its own."""
+    """The mask of dropout on whole features, which has no canonical op."""
     keep = [*json.loads(task.body.args), 0.5][1]
     get, draw = binding.getter(task.mutates[0]), _draw(task, binding)
 
@@ -172,7 +172,7 @@ def _own_backward(task: Task, binding: Binding) -> Callable[[Instance], None]:
 
 
 def _own_draw(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """A draw of the model's own on the CPU."""
+    """A draw by the model itself on the CPU."""
     call, index = compile_call(task, binding), task.body.draw
     return lambda instance: run_seeded(draw_seed(binding.seed, instance.iteration, index), lambda: call(instance))
 

@@ -45,7 +45,7 @@ class FlatWeights:
 
 
 def states(flat: FlatWeights, mode: int, x: Tensor, h0: Tensor, *weights: Tensor | None) -> Tensor:
-    """All states [T + 1, B, H], the initial one first. cuDNN keeps no reserve, since autograd does not run through this call."""
+    """All states [T + 1, B, H], the initial one first. cuDNN saves no reserve, since autograd does not run through this call."""
     views, buffer = flat.fill([weight for weight in weights if weight is not None], mode)
     hidden = h0.shape[1]
     options: tuple = (mode, hidden, 0, 1, False, 0.0, False, False, [], None)
