@@ -1,1 +1,4 @@
-"""Calibration and validation. In: jobs, plans and a machine. Out: profiles of costs, and predicted beside measured step times."""
+"""Calibration and validation.
+
+In: jobs, plans and a machine. Out: profiles of costs, and comparisons of predicted with measured step times.
+"""

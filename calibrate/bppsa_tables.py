@@ -1,4 +1,4 @@
-"""What the BPPSA paper measures beside jobs: Jacobians of table 1, loss curves of figures 6 and 7, and the pruned network of figure 10."""
+"""Other measurements of the BPPSA paper than jobs: Jacobians (table 1), loss curves (figures 6, 7), and the pruned network (figure 10)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -120,7 +120,7 @@ POINTS = 10
 
 
 def losses_table(testbed: Testbed, profile: Profile, progress: Progress, curves: tuple[Curves, ...] = CURVES) -> Table:
-    """The losses of both trainings, as means between two points of a curve, and how far they have differed in any iteration before."""
+    """The losses of both trainings, as means between two points of a curve, and how far they have differed in any iteration so far."""
     testbed.open(testbed.machine(profile))
     return PAPER.table("losses", (row for each in curves for row in _losses(each, testbed, profile, progress)))
 
@@ -170,9 +170,9 @@ def adam_rows(task: Trained, ends: Mapping[Training, Sequence[float]]) -> Table:
 
 
 # Figure 10 on a network that is trained, pruned by magnitude while it trains, and trained again. The paper prunes with See et al. (2016):
-# the smallest weights of all layers together ("class-blind") become zero, and the rest is trained again. To prune 97 % at once leaves a
-# network that a short training does not mend, so the share grows as in Zhu and Gupta (2017, arXiv:1710.01878, equation 1). The images are
-# the handwritten digits at 32x32 pixels instead of CIFAR-10.
+# the smallest weights of all layers together ("class-blind") become zero, and the rest is trained again. A short training does not repair a
+# network after pruning 97 % in one step, so the share grows as in Zhu and Gupta (2017, arXiv:1710.01878, equation 1). The images are the
+# handwritten digits at 32x32 pixels instead of CIFAR-10.
 
 #: Linear layers after the convolutions.
 LINEAR = 3
@@ -180,7 +180,7 @@ LINEAR = 3
 
 @dataclass(frozen=True)
 class Course:
-    """Steps before pruning, while the share of zeros grows every `every` steps, and after it. `kept`: the share that is left."""
+    """Steps before pruning, while the share of zeros grows every `every` steps, and after it. `kept`: the share that remains."""
 
     before: int = 120
     while_pruned: int = 300
@@ -195,14 +195,14 @@ class Course:
         return self.before + self.while_pruned + self.after
 
     def share(self, step: int) -> float:
-        """The share of the weights that is left after so many steps."""
+        """The share of the weights that remains after this many steps."""
         part = min(1.0, max(0.0, (step - self.before) / self.while_pruned))
         return self.kept + (1 - self.kept) * (1 - part) ** 3
 
 
 @dataclass(frozen=True)
 class TrainedMask(Mask):
-    """The positions that a trained layer keeps, in ascending order."""
+    """The positions that a trained layer retains, in ascending order."""
 
     positions: tuple[int, ...] = ()
 
@@ -220,7 +220,7 @@ class Pruned:
 
 
 def pruned_tables(progress: Progress, course: Course = Course()) -> tuple[Table, ...]:
-    """Train; then what each layer keeps, and the FLOPs of the scan with these positions and with random ones."""
+    """Train; then the positions that each layer retains, and the FLOPs of the scan with these positions and with random ones."""
     model = VGG((1, 1, 2, 2, 2), classes=10, pooled=1, hidden=512).eval()  # without dropout, as `PrunedVGG11`
     pruned = train(model, digits(3, course.batch, 32, 0), course, progress)
     masks = dict(zip(_convolutions(model), pruned.masks[:-LINEAR], strict=True))
@@ -253,7 +253,7 @@ def train(model: nn.Module, data: Batches, course: Course, progress: Progress) -
 
 
 def largest(weights: Sequence[Tensor], share: float) -> list[Tensor]:
-    """Masks with ones where a weight is among the largest of all weights together, of which `share` are left."""
+    """Masks with ones where a weight is among the largest of all weights together, of which `share` remain."""
     magnitudes = torch.cat([weight.detach().abs().flatten() for weight in weights])
     kept = torch.zeros_like(magnitudes)
     kept[magnitudes.topk(round(share * len(magnitudes))).indices] = 1
@@ -267,7 +267,7 @@ def _convolutions(model: nn.Module) -> list[str]:
 
 
 def with_masks(chain: Sequence[Operator], masks: Mapping[str, Tensor]) -> list[Operator]:
-    """The chain of layers whose convolutions keep the positions of these masks, by layer."""
+    """The chain of layers whose convolutions retain the positions of these masks, by layer."""
     return [_with_mask(each, masks[each.layer]) if each.layer in masks else each for each in chain]
 
 
@@ -279,7 +279,7 @@ def _with_mask(operator: Operator, mask: Tensor) -> Operator:
 
 
 def _pruned_rows(pruned: Pruned, masks: Mapping[str, Tensor]) -> Iterator[tuple]:
-    """Yield the accuracies, and what the scan takes with the trained positions and with random ones."""
+    """Yield the accuracies, and the scan's FLOPs with the trained positions and with random ones."""
     before, after = PAPER.values("pruned, accuracy").values()
     shares = {layer: float(mask.mean()) for layer, mask in masks.items()}
     chains = {

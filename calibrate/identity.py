@@ -1,4 +1,4 @@
-"""The identity of this machine: the part of a profile that must agree before its figures may be used here."""
+"""The identity of this machine: the part of a profile that must match before its figures may be used here."""
 
 import platform
 from collections.abc import Mapping

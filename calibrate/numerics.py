@@ -33,13 +33,13 @@ from traces.documents.comparison import ValidationResult
 if TYPE_CHECKING:
     from executors.parallel import Parallel
 
-#: By batch-norm layer, the equal parts of its input, along images, height and width, that have statistics of their own.
+#: By batch-norm layer, the equal parts of its input, along images, height and width, that have separate statistics.
 BatchNormDegrees = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class Trained(NamedTuple):
     """How a segment trains: its microbatches (None: those of the job), the staleness of stale parameters, the parts of its batch-norms, and
-    the microbatches after which buffers stay changed (empty: all), those of the device whose buffers count.
+    the microbatches after which buffers stay changed (empty: all), namely those of the device whose buffers count.
     """
 
     microbatches: int | None = None
@@ -125,7 +125,7 @@ def reference(
 ) -> Reference:
     """Plain PyTorch's training loop on the job's own module, which it moves to the device of `backend` (default: the CPU) and trains.
 
-    It is not a copy, because copies lose what a user has attached to a module. `Built.restored` undoes the training.
+    It is not a copy, because copies lose attributes that a user has attached to a module. `Built.restored` undoes the training.
     `parts` is the number of microbatches or shards into which it splits the batch (default: the job's microbatches). With `same_masks` it
     uses the dropout masks and the form of update of the backend's programs, so that numbers can be compared; this costs time.
     `stale`: train with weights of this staleness, by parameter (`executors.reference`). `batch_norm`: normalize by parts.
@@ -173,7 +173,7 @@ def reference(
 
 
 def _couples(op: Op) -> bool:
-    """Whether what an op makes of a sample depends on how many others there are."""
+    """Whether an op's result for a sample depends on how many others there are."""
     return op.body.random or "batch_norm" in op.name
 
 
@@ -211,7 +211,7 @@ def _casts_of(job: Job, module: torch.nn.Module, backend: Backend | None) -> Cal
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """A context in which cuDNN uses no kernel that adds in an order of its own in every run."""
+    """A context in which cuDNN uses no kernel whose order of summation changes from run to run."""
     before = torch.backends.cudnn.deterministic
     torch.backends.cudnn.deterministic = True
     try:
@@ -223,7 +223,7 @@ def deterministic() -> Iterator[None]:
 def compare(job: Job, built: Built, plan: Plan, backend: Backend, expected: "Expected", steps: int = STEPS) -> Numerics:
     """Run `plan` for `steps` steps, or each of several segments for as many, and compare its numbers with `expected`.
 
-    Everything that plain PyTorch keeps is compared, whether the plan has it or not. An error is infinite if the plan has only a part of
+    Everything that plain PyTorch stores is compared, whether the plan has it or not. An error is infinite if the plan has only a part of
     some gradient, parameter, buffer or optimizer state.
     """
     names = {operand.value for operand in plan.gradients.values()}
@@ -266,9 +266,8 @@ def _have_all(sources: Iterable[Operand], tensors: Mapping[str, torch.Tensor]) -
 
 @dataclass(frozen=True)
 class Expected:
-    """Plain PyTorch's gradients of the last step and final parameters, and all that it keeps: also buffers, optimizer state and scaler.
-
-    `kept` has them by the names of `job_tensors`; what it lacks is what it was before the first step.
+    """Plain PyTorch's gradients of the last step and final parameters, and everything else that it stores: buffers, optimizer state and
+    scaler. `kept` has them by the names of `job_tensors`; missing tensors are unchanged since before the first step.
     `repeated_grad_error` and `repeated_param_error`: how far a second run was from them; 0 if there was none, as on the CPU.
     """
 
@@ -285,8 +284,8 @@ class Expected:
     def kept_error(self, actual: Mapping[str, torch.Tensor]) -> float:
         """The largest of max|a − b| / max|b| over all parameters, over the optimizer states of a name, and over the buffers of a name.
 
-        Elements that are the same differ by 0 also where they are not finite, as in a mask of attention. A table that the module makes
-        anew in another size, which it only looks up, is not compared.
+        Elements that are the same differ by 0 also where they are not finite, as in a mask of attention. A table that the module only
+        reads, and creates again in another size, is not compared.
         """
         differences: dict[str, float] = {}
         largest: dict[str, float] = {}
@@ -334,7 +333,7 @@ class Expected:
 class References:
     """What plans are compared with: plain PyTorch's numbers, or those of training with the plan's stale weights.
 
-    Only the newest are kept, since they take as much memory as the model: ask for plans in order of their `key`.
+    Only the newest are retained, since they take as much memory as the model: ask for plans in order of their `key`.
     """
 
     def __init__(self, job: Job, built: Built, steps: int, backend: Backend | None):
@@ -379,7 +378,7 @@ class References:
         if self._first is None or self._first[0] != self.key(plan):
             self._first = self.key(plan), trained(steps=1)
         first = compare(job, built, plan, backend, self._first[1], 1)
-        if not self._first[1].finite:  # gradients overflow, and a scaler skips the step: what it keeps says whether the plan does so too
+        if not self._first[1].finite:  # gradients overflow, and a scaler skips the step: its tensors say whether the plan does, too
             first = replace(first, max_grad_error=0.0)
         numerics = replace(numerics, first_error=max(first.max_grad_error, first.max_param_error))
         if numerics.equal(job.precision) or not first.equal(job.precision):

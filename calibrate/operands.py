@@ -24,11 +24,11 @@ Arguments = dict[str, Any]
 
 
 class Elements(NamedTuple):
-    """What the elements of an operand are.
+    """The elements of an operand.
 
     Integers are at least 0, less than `below`, and in order if they are `increasing` from 0. `total`: the sum of all elements, of whatever
-    type, and so the number of those that a mask selects; None if it does not matter. `ends`: of equal groups of so many rows, in order;
-    0: they are none.
+    type, and so the number of those that a mask selects; None if it does not matter. `ends`: of equal groups of this many rows, in order;
+    0: they are not ends.
     """
 
     below: int = 2
@@ -53,7 +53,7 @@ def elements_of(task: Task) -> dict[str, Elements]:
 
 
 def _arguments(op: Task) -> Arguments:
-    """The arguments of an op, with those of its defaults that are not given left out."""
+    """The arguments of an op, without those that are not given and have defaults."""
 
     def placed(item: Any) -> Any:
         if isinstance(item, list):
@@ -66,7 +66,10 @@ def _arguments(op: Task) -> Arguments:
 
 
 def _of_list(given: Arguments) -> Indices:
-    """Indexing by a list: each index is one into the dimension at its place. A mask selects as many elements as there are, or are put."""
+    """Indexing by a list: each index is one into the dimension at its place.
+
+    A mask selects as many elements as the op returns or writes.
+    """
     shape, chosen, dim = given["self"].shape, given["values"].shape if "values" in given else given[""][0].shape, 0
     indices = []
     for index in given["indices"]:
@@ -139,7 +142,7 @@ def _of_groups(given: Arguments) -> Indices:
     return [(given["offs"], Elements(ends=rows))]
 
 
-#: By op. `_` at the end, for changes in place, is left out.
+#: By op. A final `_`, for changes in place, is omitted.
 _RULES: dict[str, Callable[[Arguments], Indices]] = {
     **dict.fromkeys(("index", "_unsafe_index", "index_put", "_index_put_impl", "_unsafe_index_put"), _of_list),
     **dict.fromkeys(("gather", "index_select", "index_add", "index_copy", "index_fill"), _of_dim),
@@ -158,13 +161,13 @@ _RULES: dict[str, Callable[[Arguments], Indices]] = {
 }
 
 
-#: Optimizer states that hold sums of squares, which are never negative.
+#: Optimizer states that are sums of squares, which are never negative.
 _SQUARES = frozenset({"sum", "square_avg", "acc_delta", "exp_avg_sq"})
 
 RECTIFIED = "rectified"
-#: Uniform within 1 / sqrt(last extent) of zero, as PyTorch initializes the weights of recurrent layers; states then lie in (-1, 1).
+#: Uniform within 1 / sqrt(last extent) of zero, as PyTorch initializes the weights of recurrent layers; states are then in (-1, 1).
 BOUNDED = "bounded"
-#: By op, the positions of the arguments that hold the statistics which its forward op has saved.
+#: By op, the positions of the arguments with the statistics that its forward op has saved.
 _STATISTICS = {
     "aten.native_batch_norm_backward.default": (5, 6), "aten.native_layer_norm_backward.default": (3, 4),
     "aten._fused_rms_norm_backward.default": (3,),
@@ -242,13 +245,13 @@ def geometries(task: Task, plan: Plan) -> dict[str, tuple]:
 
 
 def rectified(plan: Plan) -> set[str]:
-    """Values that hold a ReLU's result. A max-pool takes less time on them than on normal numbers, since its branches are predictable."""
+    """Values that are a ReLU's result. A max-pool takes less time on them than on normal numbers, since its branches are predictable."""
     tasks = [task for task in plan.every_task if getattr(task.body, "target", "") in _RECTIFIERS]
     return {operand.value for task in tasks for operand in (*task.writes, *task.mutates)}
 
 
 def _role(value: Value, changed: bool, non_negative: bool) -> str:
-    name = value.name if value.source is None else value.source.value  # as the job calls it: pieces and copies have names of their own
+    name = value.name if value.source is None else value.source.value  # as the job calls it: pieces and copies have different names
     state = name.partition("::")[2] if value.kind == OPTIMIZER_STATE else ""
     if state == "step":
         return "step"

@@ -1,7 +1,8 @@
-"""Trainings with stale weights in plain PyTorch, one mini-batch after another: what staleness costs in accuracy.
+"""Trainings with stale weights in plain PyTorch, one mini-batch after another: the accuracy lost to staleness.
 
 `StaleReference` defines what pipelines compute that never drain; executed plans are compared with it. All trainings take about half an
-hour, so each is kept in the data folder when it ends, until the last one has ended: after an interruption the next run makes the others.
+hour, so each is stored in the data folder when it ends, until the last one has ended: after an interruption, the next run continues with
+the others.
 """
 
 import hashlib
@@ -34,7 +35,7 @@ from traces.documents.reproduction import Table
 from traces.errors import UnusableFileError
 from traces.files import read_json, write_json
 
-#: How often a training is evaluated, on so many samples at once.
+#: How often a training is evaluated, and on how many samples at a time.
 EVALUATIONS, AT_ONCE = 10, 256
 #: Side of the digit in images of 32 pixels, as in MNIST.
 FRAMED = 20
@@ -55,7 +56,7 @@ class Kept:
     _used: set[Path] = field(default_factory=set)
 
     def trained(self, task: Trained, training: Training, seed: int) -> list[Evaluated]:
-        """Return the evaluations of a training, which is made unless it was kept."""
+        """Return the evaluations of a training, which runs unless they are stored."""
         self.begin(f"{task.network}, {training.name or training.placed}, seed {seed}")
         what = repr((replace(task, table="", trainings=(), seeds=0, level=0.0), training, seed, torch.__version__))
         path = self.folder / f"{hashlib.blake2b(what.encode(), digest_size=8).hexdigest()}.json"
@@ -71,7 +72,7 @@ class Kept:
         return run
 
     def forget(self) -> None:
-        """Remove the files of the trainings that were asked for."""
+        """Remove the files of the requested trainings."""
         for path in self._used:
             path.unlink(missing_ok=True)
 

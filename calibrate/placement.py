@@ -16,7 +16,7 @@ class Placement:
 
     `devices` is the number of GPUs, or of groups of CPU cores (None: all that a named machine has, or one). `link` joins groups of CPU
     cores, as in `simulator.machine.this_cpu`. `memory_limit_gb` limits each memory (None: its real size). `ranks` says which of several
-    processes this is, each with one of the devices (None: the only process). `partition` splits one GPU into so many devices (None or 1:
+    processes this is, each with one of the devices (None: the only process). `partition` splits one GPU into this many devices (None or 1:
     whole). `scale` multiplies figures of the machine, for predictions of one that does not exist; `host` says what issues the tasks of a
     named machine's GPUs, as `presets.load_machine` takes it.
 

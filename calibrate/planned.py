@@ -29,7 +29,7 @@ from traces.documents.comparison import ValidationResult
 from traces.documents.profile import Profile
 from traces.errors import Code, Refusal, SchedcastError
 
-#: Seconds to measure one key on a GPU (an estimate), and to sample one on a CPU besides running it twice: clearing the caches and the
+#: Seconds to measure one key on a GPU (an estimate), and to sample one on a CPU, without running it twice: clearing the caches and the
 #: reference kernel (measured on an AMD EPYC).
 GPU_KEY_S, CPU_SAMPLE_S = 0.05, 1e-3
 
@@ -40,8 +40,9 @@ def validation_seconds(
     """Return the seconds of a validation of `forecasts` by label, which include the baseline, in `rounds` rounds on `testbed`.
 
     Every program takes steps for its numerics, its peak memory, its warm-up and the rounds. The baseline's program is run twice, and plain
-    PyTorch, assumed to take as long, beside them, and so are its loops of several processes (`parallel`). With `calibrate`, an interleaved
-    testbed samples the keys of each program, warm and cold, before and after its steps of a round; others measure each missing key once.
+    PyTorch, assumed to take as long, in addition to them, and so are its loops of several processes (`parallel`). With `calibrate`, an
+    interleaved testbed samples the keys of each program, warm and cold, before and after its steps of a round; others measure each missing
+    key once.
     """
     base = forecasts["baseline"]
     unit = base.machine.host(base.plan.devices[0]).graph_iterations if base.timeline.mode == GRAPH else 1
@@ -161,11 +162,11 @@ def does_not_fit(predicted: Forecast, instead: Fitting) -> Refusal:
 
 
 def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool, parallel: Sequence[Forecast] = ()) -> None:
-    """Raise SchedcastError if a validation, which holds all its programs at once, needs more memory than its machine has.
+    """Raise SchedcastError if a validation, which has all its programs in memory together, needs more memory than its machine has.
 
-    A forecast that is given twice has two programs. All of them hold their parameters and state (with CUDA graphs, and where tasks lag, so
-    that iterations are unfinished between turns, their whole peak), and one of them runs. The first device's memory also holds a step of
-    plain PyTorch and, with `calibrate`, the operands of the keys measured meanwhile. `parallel`: PyTorch's loops of several processes.
+    A forecast that is given twice has two programs. The parameters and state of all programs are allocated (with CUDA graphs, or if tasks
+    lag, so that iterations are unfinished between turns, their whole peak), and one of them runs. The first device's memory also has a step
+    of plain PyTorch and, with `calibrate`, the operands of the keys measured meanwhile. `parallel`: PyTorch's loops of several processes.
     """
     forecasts = list(forecasts)
     machine = forecasts[0].machine
@@ -197,7 +198,8 @@ def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool, para
 
 
 def leaves_room_for_a_check(predicted: Forecast) -> bool:
-    """Whether a plan's first steps can be compared with plain PyTorch's: besides the plan's peak, that takes three copies of its state.
+    """Whether a plan's first steps can be compared with plain PyTorch's: that takes three copies of its state in addition to the plan's
+    peak.
 
     These are the model's own tensors, their values before the comparison, and plain PyTorch's results.
     """
@@ -217,7 +219,7 @@ def _carried_bytes(plan: Plan, machine: Machine, memory: Memory) -> int:
 
 
 def _operand_bytes(plans: Iterable[Plan], machine: Machine) -> int:
-    """Bytes of the tensors that a sampler holds for the keys of `plans`, which share those of one geometry."""
+    """Bytes of a sampler's tensors for the keys of `plans`, which share those of one geometry."""
     pooled: dict[tuple, int] = {}
     keys: set[str] = set()
     for plan in plans:

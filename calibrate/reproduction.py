@@ -1,4 +1,4 @@
-"""Measures a paper's jobs on this machine, each validated like any other job, and what the paper measures beside jobs."""
+"""Measures a paper's jobs on this machine, each validated like any other job, and what the paper measures in addition to jobs."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -73,7 +73,7 @@ def _opened(precision: str, device: str, look: Look) -> tuple[Testbed, Profile, 
     testbed = testbed_for(Placement(device), precision)
     profile, path = open_profile(None, True, testbed.identity)
     if warn_if_foreign(profile, path, testbed.identity):
-        profile, path = Profile(identity=testbed.identity), None  # figures of two machines never mix in one profile
+        profile, path = Profile(identity=testbed.identity), None  # figures of two machines are never mixed in one profile
     if path is not None:
         check_writable(path)
     look(testbed)

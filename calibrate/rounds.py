@@ -21,7 +21,7 @@ from traces.documents.profile import Profile
 #: Rounds that count, as a rule and in a quick validation; each gives every program some step times.
 ROUNDS, QUICK_ROUNDS = 10, 4
 #: Steps of plain PyTorch in a round that do not count: other programs' data is in the caches, and the system may have taken back memory
-#: that was free while they ran. Executors keep theirs.
+#: that was free while they ran. Executors retain theirs.
 SETTLING = 2
 #: Rounds of each process of plain PyTorch. How much fresh memory a step takes from the system depends on the layout of a process's heap:
 #: lenet5 with 256 images takes 3,500 to 7,500 pages in one process, none in another, and its steps differ by a factor of up to 2.
@@ -142,7 +142,7 @@ def run_rounds(
             before = candidate
             known_s = candidate.steps_s[-1][-1] if number else math.inf
             candidate.run(units_in_round(testbed, known_s * candidate.program.unit) * candidate.program.unit)
-            if candidate.plan is candidates[-1].plan:  # beside other lanes than the baseline's, the kernel is slower without any drift
+            if candidate.plan is candidates[-1].plan:  # with other lanes than the baseline's, the kernel is slower without any drift
                 in_steps += testbed.reference_kernel_s()
         reference_s.append((in_steps, in_samples))
         sample_all(1 + number)

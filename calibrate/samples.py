@@ -21,7 +21,7 @@ from traces.errors import out_of_memory
 
 @dataclass(frozen=True)
 class Compiled:
-    """The executor's function for a task, an instance whose slots hold the task's operands, and the slots that it writes."""
+    """The executor's function for a task, an instance with the task's operands in its slots, and the slots that it writes."""
 
     run: Callable[[Instance], None]
     instance: Instance
@@ -127,7 +127,7 @@ def store_samples(
 ) -> None:
     """Write the statistics of each key, or the reason why it could not be measured, into the profile.
 
-    `numbers` selects samples of each key (default: all). A key without samples, whose measuring was interrupted, is left out.
+    `numbers` selects samples of each key (default: all). A key without samples, whose measurement was interrupted, is skipped.
     """
     wanted = None if numbers is None else frozenset(numbers)
     for key, key_samples in samples.items():
@@ -157,7 +157,7 @@ def store_samples(
 
 
 def save_samples(samples: Mapping[str, Samples] | None, profile: Profile, save_to: Path | None) -> None:
-    """Save the profile to `save_to`, and raw samples in a file beside it unless `samples` is None. Does nothing if `save_to` is None."""
+    """Save the profile to `save_to`, and raw samples in a file next to it unless `samples` is None. Does nothing if `save_to` is None."""
     if save_to is not None:
         if samples is not None:
             append_samples(save_to, _raw(samples))

@@ -42,7 +42,7 @@ class Monitor(Protocol):
 
 
 class TimedLoop(Protocol):
-    """A loop of PyTorch's own that trains a job. `about`: with how many threads it runs, in words; empty on a GPU."""
+    """One of PyTorch's own loops, which trains a job. `about`: with how many threads it runs, in words; empty on a GPU."""
 
     about: str
 
@@ -54,7 +54,7 @@ class TimedLoop(Protocol):
         """Run `steps` steps, on `batches` of (inputs, target) or on the job's own, and return their lengths in seconds."""
 
     def restart(self, warm_up: int) -> None:
-        """Start the training again in a new process with `warm_up` steps, if it has a process of its own."""
+        """Start the training again in a new process with `warm_up` steps, if it has a separate process."""
 
 
 class PlainLoop(TimedLoop, Protocol):

@@ -32,7 +32,7 @@ AT_ONCE = 64
 def classified(
     scores: Callable[[tuple[torch.Tensor, ...]], torch.Tensor], batches: Batches, numbers: range | None = None, at_once: int = AT_ONCE
 ) -> float:
-    """The share of the samples with these numbers (None: those held out) whose class has the largest of `scores`, [samples, classes]."""
+    """The share of the samples with these numbers (None: the held-out ones) whose class has the largest of `scores`, [samples, classes]."""
     numbers = range(batches.samples, batches.samples + batches.held_out) if numbers is None else numbers
     parts = batches.parts(numbers, at_once)
     return sum(int((scores(inputs).argmax(1).cpu() == target).sum()) for inputs, target in parts) / len(numbers)
@@ -75,7 +75,7 @@ def check_evaluable(job: Job, option: str) -> None:
         )
 
 
-#: Steps that are compared with plain PyTorch's before a training: the second one shows what the first one has left behind.
+#: Steps that are compared with plain PyTorch's before a training: the second one shows the effects of the first one.
 CHECKED_STEPS = 2
 #: Iterations of the first turn, and the most and the fewest iterations of any turn (the last turn may have fewer).
 FIRST, MOST, LEAST = 16, 256, 4
@@ -130,7 +130,7 @@ class Training:
 
     `turns` trains them, then `finish` completes the first one. `about` describes in words how some of them train. If `batches` is None, the
     job's own batch is repeated. `numerics` says, for the plans that were checked, how far their first steps are from plain PyTorch's.
-    `evaluate_every`: measure accuracy before the first iteration, after every so many, and after the last; 0: never.
+    `evaluate_every`: measure accuracy before the first iteration, after every `evaluate_every` iterations, and after the last; 0: never.
     """
 
     job: Job
@@ -252,7 +252,7 @@ class Training:
 def _first_steps(job: Job, built: Built, plans: Mapping[str, Plan], testbed: Testbed) -> dict[str, Numerics]:
     """Compare the first steps of plans with plain PyTorch's, on the job's own batch. `built` is left as it was.
 
-    A training whose numbers are not finite in plain PyTorch either is left out: there is nothing to compare.
+    A training whose numbers are not finite in plain PyTorch either is skipped: there is nothing to compare.
     """
     backend = testbed.backend
     steps = CHECKED_STEPS if backend.unit == 1 else steps_to_compare(backend)
@@ -272,7 +272,7 @@ def finite(loss: float) -> float | None:
 
 @dataclass
 class Repeated:
-    """The trainings of a job with the seeds from its own on: `seeds` of them.
+    """The trainings of a job with `seeds` seeds, starting with its own.
 
     The arguments are those of `Training.begin`. Only the first seed's plans are checked, timed for `step_runs_s` and completed by `done`,
     the first plan's run; it is None until then. The first seed's training is `first` while it exists.

@@ -247,7 +247,7 @@ def validate(
     sampled = testbed.record(profile, times.key_samples, times.loop_samples) if interleaved else {}
     if interleaved:
         profile.anchor_s = _median_s(times.reference_in_samples_s) or profile.anchor_s
-        if save_to is not None and not is_busy(times.busy_share):  # no later prediction should rest on these costs
+        if save_to is not None and not is_busy(times.busy_share):  # no later prediction should use these costs
             profile.save(save_to)
     machine = testbed.machine(profile)
     model = CostModel(machine, profile, sampled=sampled)
@@ -283,7 +283,8 @@ def _check_numerics(
 ) -> dict[str, tuple[Numerics, dict[str, int]]]:
     """Compare each plan's numbers with plain PyTorch's, and read its peak memory from the allocator. Returns both by the plan's label.
 
-    This precedes the rounds, which hold all programs at once: here one program is held at a time, beside plain PyTorch's results.
+    This precedes the rounds, in which all programs are in memory: here only one program is in memory at a time, in addition to plain
+    PyTorch's results.
     """
     steps = steps_to_compare(testbed.backend)
     references = References(job, built, steps, testbed.backend)

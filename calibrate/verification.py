@@ -1,8 +1,8 @@
-"""Runs the best plans of a search: which of them, and how their predicted order held.
+"""Runs the best plans of a search: chooses them, and checks their predicted order.
 
 A search may rank by costs from datasheets or from another hour. So the cost keys of plans that may win are measured in one session first,
-and the order by these costs decides. The plans that run then cover the families of strategies that may win: predictions of one family err
-alike, so several plans of one family that are predicted to take as long tell little more than one of them.
+and the order by these costs decides. The plans that run then cover the families of strategies that may win: errors of predictions of one
+family are correlated, so several plans of one family with equal predictions say little more than one of them.
 """
 
 import math
@@ -64,7 +64,7 @@ def measured_now(
 def shortlist(forecasts: Mapping[str, Forecast], count: int, first: str) -> list[str]:
     """The `count` plans to run, the fastest first; `first`, which the search put first, is one of them if there are several.
 
-    Each family whose fastest plan may be faster than all others has a plan, as far as `count` allows. Then come plans that differ from
+    Each family whose fastest plan may be faster than all others has a plan, up to `count`. Then come plans that differ from
     those of their family by more than `SAME`, then the others.
     """
     order = sorted(forecasts, key=lambda text: forecasts[text].timeline.step_s)
@@ -82,7 +82,7 @@ def shortlist(forecasts: Mapping[str, Forecast], count: int, first: str) -> list
 
 
 def _different(order: Sequence[str], chosen: Sequence[str], forecasts: Mapping[str, Forecast]) -> list[str]:
-    """The plans of `order` that take another time than all that are chosen before them of their family."""
+    """The plans of `order` whose times differ from those of all plans of their family that are chosen before."""
     steps_s = {text: forecasts[text].timeline.step_s for text in order}
     taken = list(chosen)
     for text in order:
@@ -158,7 +158,7 @@ def judged(
 def _against(
     row: VerifiedPlan, fastest_s: Sequence[Sequence[float]], own_s: Sequence[Sequence[float]], aa_spread: float | None, pairs: int
 ) -> VerifiedPlan:
-    """The row with the plan's step over that of the plan measured fastest. Its interval holds for all `pairs` of plans at once."""
+    """The row with the plan's step over that of the plan measured fastest. Its interval is valid for all `pairs` of plans together."""
     over = measured_speedup(own_s, fastest_s, aa_spread or 0.0, max(1, pairs))
     interval = over.interval if own_s is not fastest_s else None
     return row.model_copy(update={"behind": over.value, "behind_interval": interval})

@@ -2,8 +2,8 @@
 
 The other worker runs the keys of one group in a loop, as a lane does. This one takes a cold and a warm sample of each of its keys, as a
 calibration does. The two work on different tensors, as lanes do: with tensors in common, each worker would find in the shared cache what
-the other has just read, and some ops would run faster beside others than alone. Times alone and beside others come from the same rounds:
-the machine's speed changes from minute to minute, but the ratio of the two does not. Multipliers are fitted to these ratios.
+the other has just read, and some ops would run faster concurrently with others than alone. Solo and concurrent times come from the same
+rounds: the machine's speed changes from minute to minute, but the ratio of the two does not. Multipliers are fitted to these ratios.
 """
 
 import threading
@@ -66,7 +66,10 @@ def run_rounds(run_round: Callable[[int], None]) -> tuple[list[int], bool]:
 
 
 def time_groups(sampler: Sampler, beside: Sampler, groups: Sequence[KeyGroup], pairs: set[tuple[str, str]], number: int) -> None:
-    """Time every key alone and beside each group that it pairs with, as round `number`. `beside` has the same keys, with other tensors."""
+    """Time every key alone and concurrently with each group that it pairs with, as round `number`.
+
+    `beside` has the same keys, with other tensors.
+    """
     for group in groups:
         for key, seconds in _time_keys(sampler, beside, group.keys, [], number).items():
             group.alone_s.setdefault(key, {})[number] = seconds
@@ -111,7 +114,7 @@ def _time_keys(sampler: Sampler, beside: Sampler, keys: Sequence[str], other_key
 KEYS = 4
 #: A round times all keys up to this many times, until it has taken `SHORT_S` seconds.
 TIMES, SHORT_S = 3, 0.5
-#: Tasks that take longer than this are left out if their group has shorter ones: a few of them would take longer than all the rest.
+#: Tasks that take longer than this are skipped if their group has shorter ones: several of them would take longer than all the rest.
 LONGEST_S = 0.02
 
 
@@ -132,7 +135,7 @@ class _Candidate:
 def learn_contention(plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
     """Measure the pairs of groups that meet in `plans` and that `profile` lacks, and fit the profile's multipliers again.
 
-    Pairs measured while other work ran count as lacking. Returns whether anything was measured.
+    Pairs measured while other work ran count as missing. Returns whether anything was measured.
     """
     known = frozenset() if profile.contention.disturbed else profile.contention.known
     interference = InterferenceRounds.for_plans(plans, machine, profile, known)
@@ -146,7 +149,7 @@ class InterferenceRounds:
     """The interference of the pairs of groups that meet in some plans, measured in rounds."""
 
     def __init__(self, sampler: Sampler, beside: Sampler, pairs: set[tuple[str, str]], model: CostModel):
-        """`sampler`: with samples of each group's keys. `beside`: of the worker beside it. `model`: without multipliers."""
+        """`sampler`: with samples of each group's keys. `beside`: of the concurrent worker. `model`: without multipliers."""
         self._sampler, self._beside, self._pairs, self._model = sampler, beside, pairs, model
         self._groups = _key_groups(sampler, model.machine, pairs)
 
@@ -158,7 +161,7 @@ class InterferenceRounds:
         known: Collection[tuple[str, str]] = (),
         pool: OperandPool | None = None,
     ) -> "InterferenceRounds | None":
-        """Those of the pairs besides the `known` ones; None if there are none, or no second worker. `pool`: operands to share."""
+        """The interference of the pairs that are not in `known`; None if there are none, or no second worker. `pool`: operands to share."""
         copied = {"contention": Contention(), "costs": dict(profile.costs), "failures": dict(profile.failures)}
         model = CostModel(machine, profile.model_copy(update=copied))  # without multipliers
         parts = [part for plan in plans for part in plan.parts]
@@ -172,7 +175,7 @@ class InterferenceRounds:
         return InterferenceRounds(*samplers, pairs, model)
 
     def run_round(self, number: int) -> None:
-        """Time the keys alone and beside others once, or a few times if they are short. Each time counts as the same round."""
+        """Time the keys alone and concurrently with others once, or several times if they are short. Each time counts as the same round."""
         begin = time.monotonic()
         for again in range(TIMES):
             time_groups(self._sampler, self._beside, self._groups, self._pairs, TIMES * number + again)
@@ -193,7 +196,7 @@ class InterferenceRounds:
 
 
 def _warm(plans: Sequence[Plan], pairs: set[tuple[str, str]], model: CostModel, samplers: Sequence[Sampler]) -> None:
-    """Give each sampler a few keys of every group, and take two samples of them; the first sample is not a typical one."""
+    """Give each sampler some keys of every group, and take two samples of them; the first sample is not a typical one."""
     chosen = [c for group in sorted({g for pair in pairs for g in pair}) for c in _spread(_candidates(plans, model, group), 2 * KEYS)]
     for sampler in samplers:
         for candidate in chosen:
@@ -217,7 +220,7 @@ def _candidates(plans: Sequence[Plan], model: CostModel, group: str) -> list[_Ca
 
 
 def _spread(candidates: list[_Candidate], most: int) -> list[_Candidate]:
-    """At most `most` of the candidates, chosen so that each represents the same share of the group's time, as far as possible."""
+    """At most `most` of the candidates, chosen so that each represents about the same share of the group's time."""
     total, passed = sum(c.weight for c in candidates), 0.0
     chosen: list[_Candidate] = []
     for position, candidate in enumerate(candidates):
@@ -248,7 +251,7 @@ def _key_groups(sampler: Sampler, machine: Machine, pairs: set[tuple[str, str]])
 
 
 def _rows(groups: list[KeyGroup], rounds: Collection[int], model: CostModel, sampler: Sampler, machine: Machine) -> Iterable[Interference]:
-    """A row per key and group that it ran beside: the slow-down that was measured, and the one that the engine models."""
+    """A row per key and concurrent group: the measured slow-down, and the one that the engine models."""
     task_of = {key: samples.task for key, samples in sampler.samples.items()}
     lanes = {(group.group, group.held_out): [model.cost(task_of[key]) for key in group.keys] for group in groups}
     for group in groups:

@@ -1,7 +1,7 @@
-"""Disturbances of a CPU measurement: what other processes and the hypervisor take of its cores, and preemptions of a thread.
+"""Disturbances of a CPU measurement: time that other processes and the hypervisor take from its cores, and preemptions of a thread.
 
 The cores are those that this process may use. In a container only what its system shows is known: other containers' work on these cores
-counts where the whole machine's times are visible.
+counts if the whole machine's times are visible.
 """
 
 import time

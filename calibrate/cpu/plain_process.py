@@ -1,8 +1,8 @@
-"""Runs plain PyTorch in a process of its own, started with the user's environment.
+"""Runs plain PyTorch in a separate process, started with the user's environment.
 
-Our own process is no place for it: the executor's workers need threads that sleep while they wait and memory that is never given back, and
-both change plain PyTorch's step time by up to 1.7 times. The process is stopped between requests (SIGSTOP), so that its threads, which may
-spin after an op for as long as the user's OpenMP lets them, never share a core with our workers.
+It cannot run in our process: the executor's workers need threads that sleep while they wait and memory that is never returned, and both
+change plain PyTorch's step time by up to 1.7 times. The process is stopped between requests (SIGSTOP), so that its threads, which may spin
+after an op for as long as the user's OpenMP lets them, never share a core with our workers.
 """
 
 import json
@@ -29,7 +29,7 @@ from simulator.plan.task import Task
 from traces.errors import SchedcastError
 from traces.process import IMPORT_ROOT, interrupts_delayed
 
-#: What precedes the names of our packages.
+#: The prefix of the names of our packages.
 _PREFIX = __package__.removesuffix("calibrate.cpu")
 #: Loads our packages before the folders of the user's modules are searched, which are those of this process. Ends with its parent from the
 #: start: PyTorch takes seconds to load.
@@ -103,7 +103,7 @@ class PlainProcess:
             self._process = None
 
     def _last_words(self) -> str:
-        """How the process ended, as far as its status and its last line say so."""
+        """How the process ended, according to its status and its last line."""
         status = self._process.wait()
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _TAIL))
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
@@ -139,7 +139,7 @@ class ProcessLoop:
         self.losses: list[float] = []
 
     def train(self, steps: int, batches: Sequence[tuple] | None = None) -> list[float]:
-        """Train `steps` steps, each timed by itself."""
+        """Train `steps` steps, each timed individually."""
         steps_s, losses = self._process.ask("train", steps, batches, self._parallel)
         self.losses += losses
         return steps_s

@@ -1,7 +1,7 @@
 """The process that runs plain PyTorch: it trains a job, and times the ops of its loop, when its parent asks for it (`plain_process`).
 
-It has the environment and the number of threads of the user's own programs. Neither the settings that the executor needs for the allocator
-nor those of its workers' threads are made here.
+It has the environment and the number of threads of the user's own programs. It does not apply the executor's settings of the allocator and
+of its workers' threads.
 """
 
 import mmap
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from executors.parallel import Parallel
 
 _SAMPLES = 15
-#: Bytes of fresh memory that are written at a time: more than the caches of many CPUs hold, little enough to take milliseconds.
+#: Bytes of fresh memory that are written at a time: more than the caches of many CPUs, little enough to take milliseconds.
 _FRESH_BYTES = 24 << 20
 
 
@@ -138,7 +138,7 @@ class PlainServer:
 
 
 def _joined(loop: str) -> "Parallel":
-    """The loop with the group of all processes, which meet at torchrun's store: that is not this process's, whoever's it is."""
+    """The loop with the group of all processes, which meet at torchrun's store: which is not this process's."""
     import torch.distributed as dist
 
     from executors.parallel import Parallel

@@ -1,7 +1,7 @@
 """Times cost keys on a CPU worker with the executor's own functions, and measures the missing keys of plans.
 
-Each sample of a key is a pair: with the caches cleared, the task runs once (cold), and then at once again (warm). The reference kernel
-runs between two keys. The keys of plain PyTorch are sampled by `PairSampler` alone, on the thread and in the process where its loop runs.
+Each sample of a key is a pair: with the caches cleared, the task runs once (cold), and then immediately again (warm). The reference kernel
+runs between two keys. The keys of plain PyTorch are only sampled by `PairSampler`, on the thread and in the process where its loop runs.
 """
 
 import time
@@ -26,7 +26,7 @@ from traces.documents.profile import Profile, Stats
 from traces.process import seconds_of
 
 #: Bytes read before each sample: more than a core's private caches, but not all of the shared one, where a step finds scratch memory of the
-#: op before. Chosen among 0.25 to 24 MiB by the errors of six models' steps on one CPU (EPYC, 32 MiB shared); on four other models the
+#: previous op. Chosen among 0.25 to 24 MiB by the errors of six models' steps on one CPU (EPYC, 32 MiB shared); on four other models the
 #: median |error| was 4 % with it and 9 % with 24 MiB.
 FLUSH_BYTES = 12 << 20
 #: Up to `_FEW_FAULTS` page faults (a page is 4 KiB) during a sample do not count. Otherwise it is repeated, up to `_TRIES` times in all,
@@ -129,7 +129,7 @@ class Sampler(PairSampler):
             self.backend.workers.run(work, (position,))
 
 
-#: Samples per key: the first is discarded, eight are kept.
+#: Samples per key: the first is discarded, eight are used.
 ROUNDS = 9
 #: Limits on a group of keys, which are measured in interleaved rounds and then saved: how many keys, and about how many seconds they take.
 #: An interruption loses at most one group.

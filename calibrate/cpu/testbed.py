@@ -63,8 +63,8 @@ PREVIEW_ROUNDS = 3
 class CpuTestbed(Testbed):
     """This machine's CPU. Keys are measured in the same rounds as the steps, since its speed changes from minute to minute.
 
-    Plain PyTorch runs in a process of its own (`plain_process`), and its keys in another one: the memory that a process has had decides
-    how much of what it allocates is fresh, and fresh memory makes a step up to 1.7 times as long.
+    Plain PyTorch runs in a separate process (`plain_process`), and its keys in another one: the memory that a process has used before
+    decides how much of its allocations is fresh, and fresh memory makes a step up to 1.7 times as long.
     """
 
     mode = "eager"

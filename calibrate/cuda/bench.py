@@ -1,9 +1,9 @@
 """Times work on one stream of a GPU: replays of captured graphs between timing events, while the GPU is kept busy.
 
-Work is timed warm, or cold: on so many copies of its operands that the cache holds none of them. Either way its results go to memory that
-the cache does not hold: a write that replaces one which is still in the cache saves its way to the memory, which no step saves.
+Work is timed warm, or cold: on enough copies of its operands that none are in the cache. In both cases, its results go to memory that is
+not in the cache: overwriting data that is still in the cache avoids a transfer to memory, which no step avoids.
 
-Kernels whose blocks wait for each other may never end beside others (`executors.cuda.torch_driver`). Nothing can stop them, so
+Kernels whose blocks wait for each other may never end while others run (`executors.cuda.torch_driver`). Nothing can stop them, so
 `GpuStalledError` ends the measurements of a process.
 """
 
@@ -45,11 +45,11 @@ Case = tuple[Callable[[int], None], int]
 class Effort:
     """How much effort a measurement takes.
 
-    Each of the `rounds` of interleaved replays gives one estimate. A graph holds n copies of the work, so that it takes about `graph_s`,
-    many times an event's resolution of half a microsecond; n lies between `fewest_copies` and `most_copies`. Cold copies use at most
-    `most_sets` sets of operands. The host's time is measured on at most `most_issues` tasks per round. Work that is bound by compute
-    keeps the GPU busy for `sustained_s` before it is timed, since a burst runs at a clock that the power cap does not permit for long. With
-    0, bursts are timed.
+    Each of the `rounds` of interleaved replays gives one estimate. A graph has n copies of the work, so that it takes about `graph_s`, many
+    times an event's resolution of half a microsecond; n is between `fewest_copies` and `most_copies`. Cold copies use at most `most_sets`
+    sets of operands. The host's time is measured on at most `most_issues` tasks per round. Work that is bound by compute keeps the GPU busy
+    for `sustained_s` before it is timed, since a burst runs at a clock that the power cap does not permit for long. With 0, bursts are
+    timed.
     """
 
     rounds: int = 5
@@ -227,14 +227,14 @@ class Cold:
 
 
 def results_kept(result_bytes: int, cache_bytes: int) -> int:
-    """How many results to keep so that, together with the next one, they exceed twice the cache, as cold operands do."""
+    """How many results to retain so that, together with the next one, they exceed twice the cache, as cold operands do."""
     return 2 * cache_bytes // max(1, result_bytes)
 
 
 def in_turn(works: Sequence[Issue], flush: Issue, kept: int = 0) -> Callable[[int], None]:
     """A function that flushes the cache and then issues a given number of copies, cycling through `works`.
 
-    The results of the last `kept` copies stay alive, since the allocator hands free memory out again at once. The flush makes all graphs
+    The results of the last `kept` copies stay alive, since the allocator reuses free memory immediately. The flush makes all graphs
     start from the same state. Otherwise the first copy would be cold in one graph and warm in the next, and their difference would not
     cancel.
     """

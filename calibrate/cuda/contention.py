@@ -1,6 +1,6 @@
 """How kernels that share a GPU slow each other down: fixed kernels of two sizes on two streams of one graph, and each of them alone.
 
-Multipliers are fitted on the kernels of one size and scored on those of the other, in each precision by itself.
+Multipliers are fitted on the kernels of one size and scored on those of the other, in each precision separately.
 """
 
 import statistics
@@ -39,7 +39,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class PairTimes:
-    """Times of two streams that each repeat one kernel: of each alone, of each beside the other, and until both have ended.
+    """Times of two streams that each repeat one kernel: of each alone, of each concurrent with the other, and until both have ended.
 
     `counts` are the repetitions, chosen so that both streams take about equally long alone.
     """
@@ -54,7 +54,7 @@ class PairTimes:
 
     @property
     def slow_downs(self) -> tuple[float, float]:
-        """Each stream's time beside the other, as a multiple of its time alone."""
+        """Each stream's time concurrent with the other, as a multiple of its time alone."""
         return self.first_beside_s / self.first_s, self.second_beside_s / self.second_s
 
 
@@ -211,7 +211,7 @@ def _geometries(driver: Driver, sizes: Sequence[Sizes], precision: str, effort: 
 
 
 def _rows(pair: PairTimes, costs: list[tuple[str, Cost]], held_out: bool, machine: Machine, share: float) -> list[Interference]:
-    """A row per kernel of the pair: its measured slow-down beside the other, and the one that the engine models with `share`."""
+    """A row per kernel of the pair: its measured slow-down concurrent with the other, and the one that the engine models with `share`."""
     (first, first_cost), (second, second_cost) = costs
     memory = replace(machine.memories[0], saturation_share=share)
     divisor = max(1, min(pair.counts) // _MOST_KERNELS)

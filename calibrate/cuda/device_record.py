@@ -55,7 +55,7 @@ class Conditions:
 
     `busy_share`: the share of the SMs' time that other processes took, at most; None if NVML does not say. `power_cap`: what the power cap
     did to the clock, in words; empty if it did nothing. Work that draws as much power as the GPU may meets the cap in every run, so it is
-    a figure of that work and no disturbance: to repeat the measurement would not help.
+    a figure of that work and no disturbance: repeating the measurement would not help.
     """
 
     flags: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ _MOST_WAVES = 16
 
 
 def blocks_per_sm(kernel: Kernel, facts: GpuFacts) -> int:
-    """How many blocks of a kernel one SM holds at once: the fewest that threads, registers, shared memory and block slots allow."""
+    """How many blocks of a kernel are resident on one SM: the fewest that threads, registers, shared memory and block slots allow."""
     sm = SmLimits(facts.threads_per_sm, facts.blocks_per_sm, facts.registers_per_sm, facts.shared_bytes_per_sm)
     reserved = _RESERVED_BYTES if facts.capability >= (8, 0) else 0
     return sm.resident(kernel.block, kernel.registers, kernel.shared_bytes + reserved)
@@ -70,7 +70,7 @@ class PartitionGeometry:
         if len(self._benches) < 1 + len(_SPLITS):
             return None, None, TABLE
         for bench in self._benches.values():
-            bench.run(issue)  # what an op allocates once per stream must not lie in a graph's memory
+            bench.run(issue)  # an op's allocation once per stream must not be in a graph's memory
         times = {sms: bench.slope_s(repeated(issue), copies, rounds=3) for sms, bench in self._benches.items()}
         filled = fit_waves(times) if min(times.values()) > 0 else None
         return (None, None, TABLE) if filled is None else (filled, 1, PARTITIONS)

@@ -60,7 +60,7 @@ class TinyOps:
 
 
 def dispatch_s(driver: Driver, tiny: TinyOps, host: HostLane) -> float:
-    """Host seconds per task besides its op and what `host` takes for events and changes of the lane; at least 0."""
+    """Host seconds per task in addition to its op and `host`'s times for events and changes of the lane; at least 0."""
     plan, job = tiny.plan, tiny.job
     issue_s = {index: tiny.issue_s.get(cost_key(task, tiny.machine), 0.0) for index, task in enumerate(plan.tasks)}
     launches, dependencies = [task.body.launches for task in plan.tasks], Dependencies(plan)
@@ -72,7 +72,7 @@ def dispatch_s(driver: Driver, tiny: TinyOps, host: HostLane) -> float:
 
 
 def plain_machine(driver: Driver, partitions: int = 1) -> Machine:
-    """The GPU or its partitions, with only what an executor needs to know. Raises SchedcastError if the GPU cannot be split."""
+    """The GPU or its partitions, with only the properties that an executor needs. Raises SchedcastError if the GPU cannot be split."""
     facts = driver.facts
     names, sms = ["cuda:0"], facts.sms
     if partitions > 1:
@@ -105,7 +105,7 @@ def cadence_s(bench: Bench) -> float:
 
 
 def cross_cadence_s(bench: Bench) -> float:
-    """Median seconds from one tiny kernel to the next, if they alternate between two streams and each waits for the one before."""
+    """Median seconds from one tiny kernel to the next, if they alternate between two streams and each waits for the previous one."""
     return bench.slope_s(_ping_pong(bench), _NODES // 2) / 2
 
 
@@ -164,8 +164,8 @@ _FILLS = 3
 def queue_depth(bench: Bench) -> int | None:
     """The number of launches that a busy stream takes before one waits; None if none of `MOST` waited.
 
-    The stream is kept busy for longer than it takes to issue `MOST` launches. One launch that something else holds up looks like a full
-    queue, and a host that falls behind never fills one: the median of several fills survives either.
+    The stream is kept busy for longer than it takes to issue `MOST` launches. One launch that is delayed for another reason looks like a
+    full queue, and a host that falls behind never fills one: the median of several fills is robust against both.
     """
     driver, issue, flush = bench.driver, tiny_kernel(bench.driver), flusher(bench.driver)
     for warm in (issue, flush):
@@ -212,7 +212,7 @@ def graph_launches(bench: Bench) -> Launches:
     many = _BRANCHES * max(2, _MANY * bench.effort.most_copies // _BRANCHES)
     seconds = {}
     for nodes, branches in ((1, 1), (_BRANCHES, _BRANCHES), (many, 1), (many, _BRANCHES)):
-        issue = _on_branches(bench, streams[:branches], nodes // branches)  # kept here, since the graph does not keep its tensors alive
+        issue = _on_branches(bench, streams[:branches], nodes // branches)  # retained here, since the graph does not keep its tensors alive
         bench.run(issue)
         seconds[nodes, branches] = _host_s(bench, bench.capture(issue).replay, _GRAPHS_AHEAD)
     return seconds
@@ -242,7 +242,7 @@ def launch_law(launches: Launches) -> dict[str, float]:
 
 
 def measure_launches(bench: Bench, profile: Profile) -> None:
-    """Measure what launching a graph takes the host, as it grows with nodes and branches."""
+    """Measure the host time to launch a graph, as it grows with nodes and branches."""
     profile.dispatch = profile.dispatch.model_copy(update=launch_law(graph_launches(bench)))
 
 
@@ -257,7 +257,7 @@ def measure_host(bench: Bench, profile: Profile, executor_s: Callable[[HostLane]
 
     `executor_s` takes a host lane with the times of events and changes of the lane, and returns the executor's own host seconds per task.
 
-    The node gap is 0, since a key's times include the gap between two nodes of a stream. The cadence of tiny kernels is kept in the
+    The node gap is 0, since a key's times include the gap between two nodes of a stream. The cadence of tiny kernels is stored in the
     identity's extras.
     """
     driver = bench.driver
@@ -308,7 +308,7 @@ def switch_s(bench: Bench) -> float:
 
 
 def _calls_s(bench: Bench) -> tuple[float | None, float | None]:
-    """Seconds for which a host call holds up its stream, and seconds that the host takes to issue it; None if streams cannot call the host.
+    """Seconds for which a host call blocks its stream, and seconds that the host takes to issue it; None if streams cannot call the host.
 
     The first is measured in graphs, as keys are, so it includes the gap to the next node.
     """
@@ -346,7 +346,7 @@ def before_profiler(bench: Bench) -> float:
 
 
 def after_profiler(bench: Bench, profile: Profile) -> None:
-    """Measure a launch again, and keep both times in the profile. If they differ, a note and a warning say so."""
+    """Measure a launch again, and store both times in the profile. If they differ, a note and a warning say so."""
     before_s, after_s = before_profiler(bench), _host_s(bench, tiny_kernel(bench.driver), _CALLS)
     profile.identity.extras |= {BEFORE: before_s, AFTER: after_s}
     if abs(after_s - before_s) > LARGEST * before_s:

@@ -36,7 +36,7 @@ class ReferenceKernel:
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 #: The edge of the square matrices by precision; fp64 runs at half the rate or far less.
 _EDGES = {"fp32": 8192, "tf32": 8192, "bf16": 8192, "fp64": 4096}
-#: Bytes that are copied to measure the bandwidth: far more than any cache holds.
+#: Bytes that are copied to measure the bandwidth: far more than any cache.
 _COPY_BYTES = 1 << 30
 #: The share of the GPU's memory that either measurement may use.
 _MEMORY_SHARE = 1 / 32

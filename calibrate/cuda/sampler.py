@@ -1,6 +1,6 @@
 """Times cost keys on a GPU or on a partition of it with the executor's own functions, and measures the missing keys of plans.
 
-Warm samples repeat the task on the same operands; cold samples use operands that the cache no longer holds. Both are
+Warm samples repeat the task on the same operands; cold samples use operands that are no longer in the cache. Both are
 (t(graph of 2n copies) − t(graph of n copies)) / n, so they include the gap between two nodes of a stream. A key that is bound by compute
 is timed in a burst and again under sustained load, at the clock that the power cap leaves it in a step: the latter counts.
 """
@@ -41,7 +41,7 @@ _IN_GRAPHS = Forms(cuda=True, draws="stream", capturable=True)
 
 
 class CudaSampler:
-    """Measures keys one by one, and keeps their compiled tasks until `release`, so that one profiler session can serve all of them."""
+    """Measures keys one by one, and retains their compiled tasks until `release`, so that one profiler session can serve all of them."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class CudaSampler:
                 self._require_usable(key)
 
     def learn_geometry(self) -> None:
-        """Find the grid and resident blocks of every key kept: from one profiler session, or from times on partitions if it is refused."""
+        """Find the grid and resident blocks of every retained key: from one profiler session, or from times on partitions without one."""
         tasks = {key: compiled for key, (compiled, _) in self._compiled.items()}
         self.driver.use(self._bench.stream)
         profiled = self.driver.kernels(list(tasks.values())) if tasks else []
@@ -137,7 +137,7 @@ class CudaSampler:
         cold = Cold.for_operands(size, facts.cache_bytes, budget, copies, self._effort.most_sets)
         issued = self._compile_task(task, plan, tensors, self._eager_forms) if any(op.body.random for op in op_tasks(task)) else compiled
         sets = [compiled] + [self._compile_task(task, plan, {n: _copy(t) for n, t in tensors.items()}) for _ in range(1, cold.sets)]
-        for other in sets[1:]:  # the first call may run a forward op, or flatten weights, which must not lie in a graph
+        for other in sets[1:]:  # the first call may run a forward op, or flatten weights, which must not be in a graph
             self._bench.run(other)
         written = {plan.values[operand.value].storage for operand in task.writes}
         kept = results_kept(sum(plan.storages[name].bytes for name in written), facts.cache_bytes)
@@ -172,7 +172,7 @@ class CudaSampler:
         return [per_copy(times[2 * i], times[2 * i + 1], n) for i, (_, n) in enumerate(cases)]
 
     def issue_s(self, plans: Iterable[Plan], machine: Machine) -> dict[str, float]:
-        """Median host seconds to issue the task of each key of `plans`, and nothing else of it. Keys that fail are left out."""
+        """Median host seconds to issue the task of each key of `plans`, and nothing else of it. Keys that fail are skipped."""
         issue_s: dict[str, float] = {}
         for plan in plans:
             for key, task in plan.keys(machine).items():

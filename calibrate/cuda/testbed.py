@@ -69,7 +69,7 @@ class GpuLoop:
             targets[name].detach().copy_(tensor.detach())
 
     def restart(self, warm_up: int) -> None:
-        """Do nothing: the loop has no process of its own, and PyTorch keeps the GPU's memory between steps."""
+        """Do nothing: the loop has no separate process, and PyTorch retains the GPU's memory between steps."""
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(next(self._plain.module.parameters()).device)
@@ -99,7 +99,7 @@ def measure_loop(bench: Bench, tiny: TinyOps, steps: int) -> LoopCosts:
     return costs
 
 
-#: The entry of a device's description that says why the mode is not the one asked for.
+#: The entry of a device's description that says why the mode is not the requested one.
 MODE_REASON = "mode_reason"
 #: Numbers of partitions into which a GPU is split for virtual devices.
 SPLITS = (2, 4, 8)
@@ -139,7 +139,7 @@ class GpuTestbed(Testbed):
     ):
         """`deadline_s` is the time in seconds after which a calibration begins no further key. `keep_samples` keeps raw samples.
 
-        `kernels` are the sizes of the fixed kernels of `contention`. `partitions` splits the SMs, each partition being a device of its own.
+        `kernels` are the sizes of the fixed kernels of `contention`. `partitions` splits the SMs, each partition being a separate device.
         """
         self.driver, self._partitions = driver, partitions
         self.mode, self.mode_reason = runnable_mode(driver, mode, partitions)
@@ -184,14 +184,17 @@ class GpuTestbed(Testbed):
         return {str(count): self.driver.partitions(count)[0].sms} if count > 1 else {}
 
     def measure_machine(self, profile: Profile, again: bool = False) -> None:
-        """Measure host costs, rates, transfers and the reference kernel; takes about ten seconds. What fails is tried again if `again`."""
+        """Measure host costs, rates, transfers and the reference kernel; takes about ten seconds.
+
+        Failed measurements are tried again if `again`.
+        """
         failed = [note for note in profile.notes if note.startswith(NOT_MEASURED)]
         if profile.dispatch.dispatch_s is not None or (failed and not again):
             return
         profile.notes = [note for note in profile.notes if note not in failed]
         bench = Bench(self.driver, effort=self._effort)
         monitor = GpuMonitor(self._uuid)
-        profile.workspace_bytes = self.driver.workspace_bytes()  # first of all: graphs would keep it from being seen
+        profile.workspace_bytes = self.driver.workspace_bytes()  # first of all: graphs would make it invisible
         profile.memory_bytes, profile.cache_bytes = self.driver.facts.memory_bytes, self.driver.facts.cache_bytes
         with objects_kept():
             self._attempt(profile, "peak rates", lambda: measure_rates(bench, profile, self.precision))
@@ -308,6 +311,6 @@ class GpuTestbed(Testbed):
         return GpuLoop(reference(job, built, same_masks, self.backend), self.driver, self._plain_stream, job.batch)
 
     def about(self) -> dict[str, object]:
-        """The GPU as documents describe it, with the reason why plans do not run in the mode asked for, if there is one."""
+        """The GPU as documents describe it, with the reason why plans do not run in the requested mode, if there is one."""
         device = describe_gpu(self.identity, self._partitions)
         return {**device, MODE_REASON: self.mode_reason} if self.mode_reason else device

@@ -53,7 +53,7 @@ def measure_peers(driver: Driver, profile: Profile, sizes: Sequence[int] = SIZES
 
 def _to_peers(bench: Bench, targets: Sequence[Driver], sizes: Sequence[int]) -> Iterator[tuple[Driver, list[tuple[int, float]]]]:
     """For each target, (bytes, median seconds) of copies to it."""
-    flush = flusher(bench.driver)  # kept here, since the graph does not keep its tensors alive
+    flush = flusher(bench.driver)  # retained here, since the graph does not keep its tensors alive
     busy = bench.capture(lambda: repeated(flush)(_BUSY))
     source = torch.ones(max(sizes), dtype=torch.uint8, device=bench.driver.device)
     for target in targets:

@@ -136,7 +136,7 @@ def _lines(sizes: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 #: Calls per sample. The first is discarded: it follows a barrier, which the processes do not leave at the same moment.
 CALLS = 3
-#: Messages of these sizes are measured besides those of the plans, if none were before, so that the law knows other sizes too.
+#: Messages of these sizes are measured in addition to those of the plans, if none were before, so that the law covers other sizes too.
 MESSAGE_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 
 
@@ -183,7 +183,7 @@ class Shape:
 
 
 def _shapes(plan: Plan, backend: DistributedBackend) -> dict[Shape, Plan]:
-    """The collectives and messages of a plan, each alone in a plan of its own."""
+    """The collectives and messages of a plan, each in a separate plan."""
     shapes: dict[Shape, Plan] = {}
     for task in plan.every_task:
         if task.body.resource is Resource.COLLECTIVE:
@@ -244,7 +244,7 @@ def _longest_s(times: Sequence[Measured]) -> list[float]:
 
 
 def _alone(plan: Plan, task: Task) -> Plan:
-    """A plan with only this collective, on buffers of its own. They start as zeros, so that sums over many calls stay finite."""
+    """A plan with only this collective, on separate buffers. They start as zeros, so that sums over many calls stay finite."""
     if task.body.listed:
         plan, task = _on_all_devices(plan, task)
     values = {name: replace(plan.values[name], kind=BUFFER, source=None) for name in dict.fromkeys(o.value for o in task.inputs)}
@@ -254,7 +254,7 @@ def _alone(plan: Plan, task: Task) -> Plan:
 
 
 def _on_all_devices(plan: Plan, task: Task) -> tuple[Plan, Task]:
-    """A collective of which the plan has the operands of a few devices, with those of all: each has the like of another one's."""
+    """A collective with the operands of all devices, from one with those of representative devices."""
     listed, devices = task.body.listed, task.body.devices
     values, storages = {}, {}
 

@@ -1,7 +1,7 @@
-"""PyTorch's own parallel loops, DistributedDataParallel and FSDP2, trained and timed in all processes beside the plans.
+"""PyTorch's own parallel loops, DistributedDataParallel and FSDP2, trained and timed in all processes together with the plans.
 
-On CPUs each process has another one for its part of the loops, as plain PyTorch has (`calibrate.cpu.plain_process`); on GPUs it trains
-itself.
+On CPUs, each process starts a separate one for its part of the loops, as for plain PyTorch (`calibrate.cpu.plain_process`); on GPUs it
+trains itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ class GroupLoop:
         return own
 
     def train(self, steps: int, batches: Sequence[tuple] | None = None) -> list[float]:
-        """Train `steps` steps on the job's own batch. Each waits for all processes, so that those of one say how long they take."""
+        """Train `steps` steps on the job's own batch. Each step waits for all processes, so the times of one process are enough."""
         return self._everywhere("train", steps)["steps_s"]
 
     def restart(self, warm_up: int) -> None:

@@ -1,4 +1,4 @@
-"""A process that runs probes: `python -m calibrate.preflight.child JSON`. A crash or a hang ends it alone.
+"""A process that runs probes: `python -m calibrate.preflight.child JSON`. A crash or a hang ends only this process.
 
 Its standard input is a connection. JSON has `opener`, which names a function, as module:function or module:function:INDEX, that returns the
 context, `folder`, `targets` and `samples`. Requests are the name of a probe, the seconds that are left and those to reserve.
@@ -30,7 +30,7 @@ from traces.forking import serve
 from traces.process import end_with
 
 REAL = f"{__package__}.child:on_gpu"
-#: The request besides the names of probes: wait until other processes leave the GPU alone, and return its name.
+#: The request other than the names of probes: wait until other processes leave the GPU alone, and return its name.
 QUIET = "other processes"
 
 

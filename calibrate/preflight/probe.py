@@ -79,7 +79,7 @@ class Scale:
 
 
 class Context:
-    """A GPU, the folder of its report with its profiles, the time that is left, and what the probe that runs has found so far.
+    """A GPU, the folder of its report with its profiles, the time that is left, and the findings so far of the running probe.
 
     `end_s` is the time on `clock` at which the call must end, and `reserve_s` is what the rounds after a calibration need of it. `notes`
     say in words what was wrong with a profile of the folder. Without a driver, `identities` must be set, and nothing can be measured.
@@ -100,7 +100,7 @@ class Context:
         self.begin("")
 
     def begin(self, name: str) -> None:
-        """Forget what was found, since the probe `name` begins."""
+        """Forget the findings, since the probe `name` begins."""
         self.figures: dict[str, Any] = {}
         self.faults: list[tuple[int, str]] = []
         self.flags: list[str] = []
@@ -108,7 +108,7 @@ class Context:
         self._outputs = self.folder / OUTPUTS / name if self.folder is not None and name else None
 
     def figure(self, name: str, value: Any) -> None:
-        """Add a figure. It is on disk at once, so that a probe that crashes leaves those that it had."""
+        """Add a figure. It is written to disk immediately, so that a probe that crashes leaves the figures that it had."""
         self.figures[name] = _plain(value)
         if self._outputs is not None:
             write_json(self._outputs.with_suffix(".json"), self.figures)
@@ -119,11 +119,11 @@ class Context:
             write_json(self._outputs.with_suffix(ANSWER), _plain(fields))
 
     def fault(self, worth: int, fix: str) -> None:
-        """Say what to fix, since the GPU does something else than Schedcast assumes."""
+        """Say what to fix, since the GPU behaves differently than Schedcast assumes."""
         self.faults.append((worth, fix))
 
     def attempt(self, name: str, case: Callable[[], Any], must: str, worth: int = WRONG) -> Any:
-        """Run one of several cases and return its figures, which are kept; None if it fails: then `must` and the reason are a fault."""
+        """Run one of several cases and return its figures, which are stored; None if it fails: then `must` and the reason are a fault."""
         try:
             figures = case()
         except Exception as error:
@@ -234,8 +234,8 @@ class _FlagCollector:
 class Probe:
     """A question about a GPU.
 
-    `run` answers `asks`: it adds figures and faults to the context, and says in words what they mean if there is no fault. It is given up
-    after `limit_s`. A quick probe has a process of its own, started with the variables `environment`. A long one writes `file`; `earlier`
+    `run` answers `asks`: it adds figures and faults to the context, and says in words what they mean if there is no fault. It is abandoned
+    after `limit_s`. A quick probe has a separate process, started with the variables `environment`. A long one writes `file`; `earlier`
     returns fields of its record if an earlier call wrote it, or None if it must be measured (again). `estimate_s` is its expected time,
     corrected by the times of other probes of its `kind`; `reserve_s` is the share of it that comes after calibration. It `needs` what the
     quick probes of these names try.
@@ -256,7 +256,7 @@ class Probe:
 
 
 def answer(probe: Probe, context: Context, left_s: float = float("inf"), reserve_s: float = 0.0) -> dict[str, Any]:
-    """Run a probe in this process, with so many seconds left and to reserve.
+    """Run a probe in this process, with the seconds that are left and to reserve.
 
     Returns the fields of its record, and `usable`: whether this process can run another long one. `again`: whether it goes on in another.
     """

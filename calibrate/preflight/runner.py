@@ -1,4 +1,4 @@
-"""Runs probes one by one, each in a process of its own, within the given time. The document is on disk after every probe.
+"""Runs probes one by one, each in a separate process, within the given time. The document is on disk after every probe.
 
 A later call with the same folder runs the probes that have no answer yet.
 """
@@ -38,7 +38,7 @@ from traces.process import importing_environment
 
 #: A probe is begun only if at least this share of its expected time is left.
 SURE = 0.5
-#: Seconds to wait for a process that opens the GPU, for one that shall stop, and for one that should have stopped by itself.
+#: Seconds to wait for a process that opens the GPU, for one that is told to stop, and for one that should have stopped already.
 _OPENING_S, _STOPPING_S, _LATE_S = 120.0, 30.0, 15.0
 #: Seconds between two looks for an answer on disk.
 _LOOK_S = 1.0
@@ -63,7 +63,7 @@ class _Starter:
     def start(self, request: dict[str, Any], environment: Mapping[str, str], files: tuple[int, int, int]) -> subprocess.Popen | Forked:
         """Start one with `files` as its standard input, output and error."""
         given, out, err = files
-        # A group of its own, since Ctrl-C would reach it twice.
+        # A separate group, since Ctrl-C would reach it twice.
         more: dict[str, Any] = {"stdout": out, "stderr": err, "process_group": 0}
         while self._forks:
             new = self._server is None
@@ -224,8 +224,8 @@ class Runner:
     """One call.
 
     The first of `probes` says which GPU it is, and is run in every call. `tell` is called with the document and the latest answer. `only`:
-    the quick probes to run, even if they have answers (default: all without an answer). Without `long`, no long ones are run. `records`
-    holds the current record of each probe by name.
+    the quick probes to run, even if they have answers (default: all without an answer). Without `long`, no long ones are run. `records` has
+    the current record of each probe by name.
     """
 
     folder: Path
@@ -294,7 +294,7 @@ class Runner:
         yield attempt()
         while self._again and self.left_s() > 0:
             yield attempt()
-        # A long probe has made the GPU unusable for its process. Another one may survive: the key that broke the GPU is left out now.
+        # A long probe has made the GPU unusable for its process. Another one may survive: the key that broke the GPU is skipped now.
         if probe.file is not None and self.records[probe.name].status == "failed" and not self._usable and self.left_s() > 0:
             yield attempt()
 
@@ -369,7 +369,7 @@ class Runner:
         return probe.file is None or (self.long and not self.only)
 
     def _identify(self, first: Probe) -> None:
-        """Run the first probe. If there is no GPU, nothing is left behind; if the call is killed meanwhile, the next one can go on."""
+        """Run the first probe. If there is no GPU, no files remain; if the call is killed meanwhile, the next one can continue."""
         new = not any((self.folder / name).exists() for name in (REPORT, FIRST))
         if new:
             self.write()
@@ -380,7 +380,7 @@ class Runner:
                 for path in (self.folder / REPORT, *(self.folder / OUTPUTS / f"{first.name}.{kind}" for kind in ("json", "log"))):
                     path.unlink(missing_ok=True)
                 for folder in (self.folder / OUTPUTS, self.folder):
-                    with suppress(OSError):  # it holds something else
+                    with suppress(OSError):  # it contains something else
                         folder.rmdir()
             raise
         figures: dict[str, Any] = self.records[first.name].figures
@@ -430,7 +430,7 @@ class Runner:
         return sorted(todo, key=lambda probe: 2 if self._hindered(probe) else self.records[probe.name].status == "failed")
 
     def _leave(self, probe: Probe, why: str, status: Status = "left") -> None:
-        """Record that a probe was not run. One that has an answer keeps it, and one that failed before stays last in the next call."""
+        """Record that a probe was not run. A probe that has an answer keeps it, and one that failed before stays last in the next call."""
         if self.records[probe.name].status in ("left", "running"):
             self.records[probe.name] = _record(probe, status=status, why=why)
 

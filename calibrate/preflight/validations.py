@@ -28,7 +28,8 @@ FIRST, SMALL_BATCH = 2, 8
 MACHINE_S, KEYS_S, ROUNDS_S = 15.0, 15.0, {"eager": 3.0, "graph": 4.0}
 #: Rounds of a validation. On an H100, two runs of the baseline differ by less than 0.5 %.
 ROUNDS = 6
-#: A long probe is given up after so many times its estimate, but not before so many seconds: the first one of its kind corrects estimates.
+#: A long probe is abandoned after this many times its estimate, but not before this many seconds: the first one of its kind corrects
+#: estimates.
 TIMES, LEAST_S = 3.0, 120.0
 #: Priorities of the groups of validations, among the quick probes: what users train comes before what explains it, so that the first
 #: minutes on a GPU answer the question that matters most. Those that may leave a GPU unusable, or that few need, come last.
@@ -44,7 +45,7 @@ class Target:
 
 
 TARGETS = (Target("resnet50", 64), Target("gpt2", 8), Target("transformer_base", 32), Target("mobilenet_v2", 32), Target("vgg16", 32))
-#: How most train on today's GPUs, as fields of `Case`.
+#: How most users train on today's GPUs, as fields of `Case`.
 USUAL = {"precision": "amp", "optimizer": "adamw", "form": "fused"}
 
 #: Recurrent jobs, as (sequence length, batch) of the model `RECURRENT`: from steps dominated by launches to long sequences. Those longer

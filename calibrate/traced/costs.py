@@ -129,7 +129,7 @@ def _divided(run: RecordedRun, op: RecordedOp, whole: Sample, parts: Sequence[Ta
 def _first_of_weights(run: RecordedRun, op: RecordedOp) -> int | None:
     """The position of the first kernel of a convolution's backward that computes the weight's gradient, None if there is no sign of it.
 
-    Until PyTorch 1.9, dX and dW are operators of their own. Later, PyTorch allocates dW between the kernels of the two.
+    Until PyTorch 1.9, dX and dW are separate operators. Later, PyTorch allocates dW between the kernels of the two.
     """
     recording, operators = run.recording, run.operators
     inner = operators.children.get(op.operator, ())

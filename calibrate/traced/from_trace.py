@@ -33,7 +33,7 @@ class Check:
     """Seconds of one step alone, from its first kernel to its last, with all cost keys and without those of every second layer.
 
     `step_s` is no evidence, since the costs are those of the step; it says whether launches, gaps and the host were understood.
-    `held_out_s` says how good a fitted cost is, as for another batch: half of the layers have no recorded cost then.
+    `held_out_s` says how good a fitted cost is, as for another batch: half of the layers then have no recorded cost.
 
     `held_out_kernels`: predicted over recorded seconds of the hidden keys' kernels, minus 1.
     """
@@ -69,7 +69,7 @@ def alone_s(plan: Plan, model: CostModel) -> float:
     return max(span.end_s for span in spans) - min(span.start_s for span in spans)
 
 
-#: Blocks that an SM holds at most, by compute capability (CUDA C++ Programming Guide, technical specifications); 32 for others.
+#: The most resident blocks of an SM, by compute capability (CUDA C++ Programming Guide, technical specifications); 32 for others.
 _BLOCKS_PER_SM = {(3, 7): 16, (7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24}
 #: Baseline's plan has the parts of backward ops that strategies move.
 _DIVIDED = "baseline"
@@ -77,7 +77,7 @@ _DIVIDED = "baseline"
 
 @dataclass(frozen=True)
 class Traced:
-    """What a trace says of a job.
+    """What a trace says about a job.
 
     `share`: of the recorded kernel time that belongs to the job. `steps`: how many recorded steps count. `step_s`: from the first kernel of
     a step to the end of its last, `period_s` from one step's first kernel to the next one's (None: a single step). `outside_s`: time of
@@ -115,8 +115,8 @@ class Traced:
 def profile_from_trace(path: Path, job: Job) -> Traced:
     """Align the trace with the job's step, and return the costs that it recorded.
 
-    Raises SchedcastError if the file cannot be read, if it is of another kind, model, batch, optimizer or precision than said, or if it
-    names a GPU that has no preset.
+    Raises SchedcastError if the file cannot be read, if it is of a different kind, model, batch, optimizer or precision than stated, or if
+    it names a GPU without a preset.
     """
     recording = load_trace(path)
     profile, facts = _gpu(recording, job)
@@ -186,7 +186,7 @@ def _number(properties: Mapping[str, Any], name: str, default: int = 0) -> int:
 
 
 def _notes(path: Path, job: Job, steps: Steps, missing: Mapping[str, str]) -> list[str]:
-    """What a user of the profile must know."""
+    """Notes for users of the profile."""
     count = len(steps.complete)
     of = f"{count} recorded step{'s' * (count > 1)} of {job.label} in {path.name}"
     notes = [f"costs are from {of}; the host's times are those under a profiler"]

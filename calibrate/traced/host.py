@@ -1,4 +1,4 @@
-"""What the host spent in the recorded steps besides calling the ops: modules, autograd, the optimizer's own Python, data loading.
+"""Host time in the recorded steps in addition to calling the ops: modules, autograd, the optimizer's own Python, data loading.
 
 The time between two ops that belong to tasks is that of the loop. A call that waited for the device counts as long as a launch. Times are
 those under the profiler, which slows the host down; a trace does not say by how much.
@@ -97,7 +97,7 @@ def _before_steps(steps: Steps, zeroing: Sequence[int]) -> float:
 
 
 def _update_s(steps: Steps, ranges: Sequence[int]) -> float:
-    """Seconds per step from the end of backward to the end of `optimizer.step()`, besides the ops of the update, and without waits."""
+    """Seconds per step from the end of backward to the end of `optimizer.step()`, without the ops of the update, and without waits."""
     run = steps.run
     seconds = []
     for step in steps.complete:

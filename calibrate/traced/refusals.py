@@ -13,8 +13,8 @@ from traces.errors import SchedcastError
 from traces.units import percent
 
 #: The least share of the recorded kernel time that must belong to the plan, and of the plan's predicted time that must be recorded.
-#: What is not matched is missing from every forecast, or is priced by a model: beyond a fifth, the forecast would tell of another program.
-#: A network of the same family is 68 % (ResNet-152 in place of 101) to 73 % (VGG-16 in place of 13) of the said one.
+#: Unmatched work is missing from every forecast, or its cost comes from a model: beyond a fifth, the forecast would describe a different
+#: program. A network of the same family is 68 % (ResNet-152 in place of 101) to 73 % (VGG-16 in place of 13) of the said one.
 LEAST_SHARE = 0.8
 #: The least share of the model's parameters whose gradients must be recorded with their shapes, if shapes of gradients were recorded.
 LEAST_PARAMETERS = 0.95

@@ -1,4 +1,4 @@
-"""Whether calibration can measure every op, and times it as long as it takes."""
+"""Whether calibration can measure every op, and whether the times are right."""
 
 import statistics
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 
 _VARIANTS: dict[str, dict[str, Any]] = {"fp32": {}, "bf16": {"precision": "bf16"}, "tf32, nhwc": {"precision": "tf32", "layout": "nhwc"}}
-#: As many outputs of 25 MB as no GPU's cache holds.
+#: More outputs of 25 MB than fit into any GPU's cache.
 _OUTPUTS = 8
 #: A calibrated time may differ from the op's by this share.
 _CLOSE = 0.1
@@ -52,7 +52,7 @@ def _keys(context: Context) -> str:
 
 
 def _batch_norm(context: Context) -> str:
-    """Calibration times a batch-norm's backward cold as long as it takes, although its forward must run once for every set of operands.
+    """Calibration gives the right cold time of a batch-norm's backward, although its forward must run once for every set of operands.
 
     The backward op of a plan that lacks its forward runs the forward at its first call. If that call lies in the shorter of the two
     captured graphs, the difference of their times is too small.
@@ -91,7 +91,7 @@ def _batch_norm(context: Context) -> str:
 
 
 def _writes(context: Context) -> str:
-    """Calibration times an op as long as it takes on outputs in turn, more than the cache can hold. A single output stays in the cache."""
+    """Calibration gives the right time of an op on outputs in turn that do not fit into the cache. A single output stays in the cache."""
     driver, cache_bytes = context.driver, context.driver.facts.cache_bytes
     bench, flush = Bench(driver, effort=context.scale.effort), flusher(driver)
     x = torch.randn(context.scale.relu_bytes // 4, device=driver.device)
@@ -115,7 +115,7 @@ def _writes(context: Context) -> str:
 
 
 def _set(driver: Driver, shape: Shape, lazy: bool) -> Callable[[], tuple]:
-    """A batch-norm's backward on operands of its own. If `lazy`, the first call runs the forward."""
+    """A batch-norm's backward on separate operands. If `lazy`, the first call runs the forward."""
     batch, channels, edge = shape
     x, grad = (torch.randn(batch, channels, edge, edge, device=driver.device) for _ in range(2))
     weight, bias = torch.ones(channels, device=driver.device), torch.zeros(channels, device=driver.device)

@@ -18,7 +18,7 @@ from simulator.model.user_code import brief
 from traces.errors import SchedcastError
 
 _REPLAYS = 3
-#: Tiny kernels in the graphs that price external events.
+#: Tiny kernels in the graphs that measure the cost of external events.
 _TINY = 200
 #: How long calls of the host sleep, one that must hold its stream and two at once, and calls per sample of those that return at once.
 _HOLD_S, _SLEEP_S, _CALLS = 0.2, 10e-3, 50

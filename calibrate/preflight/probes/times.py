@@ -1,4 +1,4 @@
-"""How long kernels take: one after another, under the profiler, on fewer SMs, beside others, and split in two."""
+"""How long kernels take: one after another, under the profiler, on fewer SMs, concurrently with others, and split in two."""
 
 import math
 import statistics
@@ -17,7 +17,7 @@ from calibrate.cuda.testbed import SPLITS
 from calibrate.preflight.probe import BLOCKS, SUBSTITUTE, UNCERTAIN, WRONG, Context, Probe
 from executors.cuda.profiled import TEARDOWN
 
-#: A tiny kernel that follows another later than this is held up: by a debugger, a profiler, or a host that waits for every launch.
+#: A tiny kernel that follows another later than this is delayed: by a debugger, a profiler, or a host that waits for every launch.
 _LONGEST_S = 15e-6
 #: A graph whose launch takes the host longer per node waits for the host: a GPU runs a tiny node in about this time.
 _LONGEST_NODE_S = 1e-6
@@ -87,7 +87,7 @@ def _cadence(context: Context) -> str:
 
 
 def _launches(context: Context) -> str:
-    """What the host takes to go on with another stream, and to launch a graph by its nodes and branches."""
+    """The host time to switch to another stream, and to launch a graph by its nodes and branches."""
     bench = Bench(context.driver, effort=context.scale.effort)
     tiny = tiny_kernel(bench.driver)
     bench.run(tiny)
@@ -147,7 +147,7 @@ def _profiler(context: Context) -> str:
 
 
 def _kernels(context: Context) -> str:
-    """Seconds of a few kernels. Each case is measured by itself, so that one failure leaves the rest."""
+    """Seconds of a few kernels. Each case is measured separately, so that one failure does not affect the rest."""
     driver, scale = context.driver, context.scale
     bench = Bench(driver, effort=scale.effort)
 
