@@ -2,9 +2,11 @@
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -40,6 +42,15 @@ GraphArguments = tuple[int, int, bool]
 DEFAULT = "default"
 PRECISIONS = (DEFAULT, "fp32", "tf32", "bf16", "mixed", "amp", "amp-fp16", "fp64")
 LAYOUTS = ("nchw", "nhwc")
+#: The fields of a job whose values are names, and the names. The app offers them.
+NAMED: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "precision": PRECISIONS, "layout": LAYOUTS, "attention": ATTENTIONS, "loss_mean": LOSS_MEANS,
+})  # fmt: skip
+#: The fields that every name of a measured step has; all others are in it only if they differ from their defaults.
+_ALWAYS_NAMED = frozenset({
+    "model", "batch", "image_size", "optimizer", "form", "lr", "lr_schedule", "clip_norm", "accumulate", "precision", "layout", "autocast",
+    "seed",
+})  # fmt: skip
 #: The most microbatches of a step: each has its own inputs, also in plans that omit those in the middle.
 MOST_ACCUMULATED = 10_000
 
@@ -121,12 +132,9 @@ class Job:
             raise SchedcastError(f"--image-size is {self.image_size}; expected at least 1")
         if self.batch % self.accumulate:
             raise SchedcastError(f"--batch {self.batch} is not divisible by --accumulate {self.accumulate}; change one of them")
-        for kind, value, allowed in (
-            ("precision", self.precision, PRECISIONS), ("layout", self.layout, LAYOUTS), ("attention", self.attention, ATTENTIONS),
-            ("mean of the loss", self.loss_mean, LOSS_MEANS),
-        ):  # fmt: skip
-            if value not in allowed:
-                raise UnknownNameError(kind, value, allowed)
+        for name, allowed in NAMED.items():
+            if (value := getattr(self, name)) not in allowed:
+                raise UnknownNameError(name.replace("_", " "), value, allowed)
         if self.attention == CUDNN and self.precision not in HALF:
             raise SchedcastError(
                 f"--attention cudnn needs 16 bits, and --precision is {self.precision}; give one of {', '.join(sorted(HALF))}"
@@ -370,10 +378,9 @@ class Job:
     @property
     def digest(self) -> str:
         """A short hash of everything that decides the plan."""
-        decisive = self.describe()
-        for name, usual in (("checkpoint", choice.NONE), ("attention", PYTORCH), ("loss_mean", PARTS)):
-            if decisive[name] == usual:
-                del decisive[name]  # steps measured before there was the field keep their names
+        usual = {each.name: each.default for each in fields(self) if each.name not in _ALWAYS_NAMED}
+        # Steps that were measured before there was a field keep their names.
+        decisive = {name: value for name, value in self.describe().items() if name not in usual or value != usual[name]}
         return hashlib.blake2b(repr(decisive).encode(), digest_size=6).hexdigest()
 
 

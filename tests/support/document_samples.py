@@ -21,7 +21,6 @@ from tests.support.search_samples import search_result, verification
 from tests.support.small_plans import forward_fused
 from traces.documents.comparison import Change, Comparison, Prediction, Validation, phase_seconds
 from traces.documents.gpu_report import Fix, GpuReport, PartRecord, fix_first, summarize
-from traces.documents.predictions import Predictions
 from traces.documents.profile import Contention, Dispatch, Identity, Interference, KeyCost, Profile, Stats, Transfer
 from traces.documents.replay_result import Contribution, Diff, DiffTerm, ReplayResult, ReplayStep
 from traces.documents.reproduction import Chart, Check, Figure, Panel, Paper, PaperCase, Reproduction, Series, Table
@@ -31,8 +30,9 @@ from traces.documents.timeline import Timeline
 from traces.documents.training import TrainingRun
 from traces.errors import Code, Refusal
 from traces.formats.perfetto import trace_document
-from ui.present import diffs, predictions, replays, reproductions, searches, trainings, validations
+from ui.commands.reporting import sections_of
 from ui.present import gpu_report as gpu_reports
+from ui.present import predictions, reproductions, searches, trainings, validations
 from ui.present.blocks import Block
 from ui.present.charts import phases_figure, predictions_figure, speedups_figure
 from ui.present.page import page
@@ -74,11 +74,13 @@ def use_prediction(path: Path) -> None:
     json.dumps(document.document(), allow_nan=False)
 
 
-def use_predictions(path: Path) -> None:
-    """Load several predictions and write the sections of their page."""
-    document = Predictions.load(path)
-    page("Predictions", predictions.sections(document))
-    json.dumps(document.document(), allow_nan=False)
+def use_on_pages(path: Path) -> None:
+    """Print what a page shows of a document, and write the page: all that is done with most kinds."""
+    sections = sections_of(path)
+    printed(*(block for section in sections for block in section.blocks))
+    page("one", sections)
+    for document in (section.document for section in sections if section.document is not None):
+        json.dumps(document.document(), allow_nan=False)
 
 
 def use_validation(path: Path) -> None:
@@ -123,28 +125,9 @@ def use_gpu_report(path: Path) -> None:
 
 
 def use_reproduction(path: Path) -> None:
-    """Load a reproduction, print it and write its page."""
-    document = Reproduction.load(path)
-    for paper in document.papers:
-        printed(*reproductions.blocks(paper))
-    page("Papers", reproductions.sections(document, linked=True))
-    json.dumps(document.document(), allow_nan=False)
-
-
-def use_diff(path: Path) -> None:
-    """Load a difference and print it."""
-    document = Diff.load(path)
-    printed(*diffs.blocks(document))
-
-
-def use_replay(path: Path) -> None:
-    """Load the result of a replay, print it, and put it on a page."""
-    from ui.commands.reporting import sections_of
-
-    document = ReplayResult.load(path)
-    printed(*replays.blocks(document))
-    page("one", sections_of(path))
-    json.dumps(document.document(), allow_nan=False)
+    """Load a reproduction, and write its page also as one whose papers are links."""
+    use_on_pages(path)
+    page("Papers", reproductions.sections(Reproduction.load(path), linked=True))
 
 
 def use_search(path: Path) -> None:
@@ -252,7 +235,7 @@ def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
         "prediction": (explained.document(), use_prediction),
         "predictions": (
             answers_document([(placed, "turbodl", explained), (placed, "gpipe", Refusal(Code.MEMORY, "too large"))], one=False),
-            use_predictions,
+            use_on_pages,
         ),
         "validation": (validation(result(), result("baseline", 0.05, 0.05), skipped()).document(), use_validation),
         "training": (evaluated("baseline", "autograd", seeds=2).document(), use_training),
@@ -260,7 +243,7 @@ def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
         "gpu report": (_gpu_report().document(), use_gpu_report),
         "gpu first": (_GPU_FIRST, use_gpu_report),
         "reproduction": (_reproduction().document(), use_reproduction),
-        "replay": (replay.document(), use_replay),
-        "diff": (diff.document(), use_diff),
+        "replay": (replay.document(), use_on_pages),
+        "diff": (diff.document(), use_on_pages),
         "search": (search_result(verification=verification(("turbodl", 9, 8, 8.5), ("baseline", 10, 9, 9.5))).document(), use_search),
     }

@@ -5,26 +5,31 @@ Batches of TOO_LARGE or more do not fit.
 
 from dataclasses import replace
 
+from simulator.machine.presets import HOSTS
+from simulator.model.job import NAMED
 from simulator.predict.largest_batch import Fitting
 from tests.support.sample_runs import CASES, play
 from tests.support.search_samples import of_a_language_model, search_result
 from traces.documents.comparison import Change, MemoryNeed, Prediction, Shares
 from traces.documents.predictions import Normal
 from traces.errors import Code, Refusal, SchedcastError
-from ui.service.jobs import Answer, Choices, Figure, MachineFacts, Searched
+from ui.service.jobs import Answer, Figure, MachineFacts, Searched
 
 TOO_LARGE = 4096
 
 
 def choices():
-    return Choices(
-        models=("small-cnn", "resnet50"),
-        optimizers=("sgd", "adam"),
-        forms=("foreach", "fused"),
-        precisions=("fp32", "bf16"),
-        strategies=("baseline", "turbodl", "1f1b", "gpipe"),
-        machines=("h200", "this-cpu"),
-    )
+    return {
+        **NAMED,
+        "model": ("small-cnn", "resnet50"),
+        "optimizer": ("sgd", "adam"),
+        "form": ("foreach", "fused"),
+        "precision": ("fp32", "bf16"),
+        "strategies": ("baseline", "turbodl", "1f1b", "gpipe"),
+        "machine": ("h200", "this-cpu"),
+        "mode": ("eager", "graph"),
+        "host": HOSTS,
+    }
 
 
 def facts(request):

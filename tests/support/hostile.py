@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+from simulator.machine.presets import HOSTS
+from simulator.model.job import NAMED
 from tests.support.kineto_traces import Trace
 from tests.support.page_samples import result, skipped, two_lanes, validation
 from tests.support.sample_trainings import training
@@ -56,7 +58,8 @@ def write_trace(path: Path) -> Path:
 
 def choices() -> Choices:
     """The choices of a predictor whose names are hostile."""
-    return Choices((NAME,), (NAME,), (NAME,), (NAME,), (NAME, "refused"), (NAME,))
+    hostile = dict.fromkeys(("model", "optimizer", "form", "precision", "machine"), (NAME,))
+    return {**NAMED, **hostile, "strategies": (NAME, "refused"), "mode": ("eager", "graph"), "host": HOSTS}
 
 
 def facts(request) -> MachineFacts:

@@ -156,6 +156,6 @@ def test_the_profile_of_this_machines_gpu_is_chosen(tmp_path, monkeypatch):
 
 def test_the_app_offers_this_gpu_if_it_is_calibrated(tmp_path, monkeypatch, profile):
     monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path))
-    assert "this-gpu" not in jobs.choices().machines
+    assert "this-gpu" not in jobs.choices()["machine"]
     profile.save(Path(tmp_path) / "profiles" / "gpu-x.json")
-    assert jobs.choices().machines[1] == "this-gpu"
+    assert jobs.choices()["machine"][1] == "this-gpu"

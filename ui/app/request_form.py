@@ -163,7 +163,7 @@ def put_link(page: str, *more: str) -> dict[str, list[str]] | None:
     choices = jobs.choices()
     if linked is None and "model" not in st.session_state:
         first = first_query(start_models())
-        put = first if first["model"][0] in choices.models else None
+        put = first if first["model"][0] in choices["model"] else None
     if put is not None:
         put_fields(request_fields(put), choices)
     return linked
@@ -193,8 +193,7 @@ def put_fields(given: Mapping[str, Any], choices: Choices) -> None:
 def _not_offered(given: Mapping[str, Any], choices: Choices) -> str:
     """Which name of a link is not among the choices, in one line; empty if all are."""
     for name, value in given.items():
-        listed = isinstance(value, tuple)
-        offered = getattr(choices, name if listed else f"{name}s", None)
+        listed, offered = isinstance(value, tuple), choices.get(name)
         for each in [strategy.partition(":")[0] for strategy in value] if listed else [value]:
             if offered is not None and each not in offered and not (name == "machine" and _CLUSTER.fullmatch(each)):
                 return str(UnknownNameError("strategy" if listed else name, each, offered))
@@ -207,15 +206,16 @@ def request_ui(every: bool = False) -> JobRequest:
     Raises SchedcastError if no strategy is chosen otherwise, and as `check_link` does.
     """
     choices = jobs.choices()
-    model = select(st, "Model", choices.models, "model", words=_short)
+    model = select(st, "Model", choices["model"], "model", words=_short)
     batch = _batch_ui()
     machine = _machine_ui(choices)
     about = st.container()
     if every:
-        texts = tuple(several(st, "Strategies", choices.strategies, "searched strategies", (), placeholder="all"))
+        texts = tuple(several(st, "Strategies", choices["strategies"], "searched strategies", (), placeholder="all"))
     else:
-        usual = [name for name in EXAMPLE.strategies if name in choices.strategies] or choices.strategies[:2]
-        strategies = several(st, "Strategies", choices.strategies, "strategies", usual)
+        every_name = choices["strategies"]
+        usual = [name for name in EXAMPLE.strategies if name in every_name] or every_name[:2]
+        strategies = several(st, "Strategies", every_name, "strategies", usual)
         texts = tuple(options_ui(strategy) for strategy in strategies)
     job = _group_ui("Job", JOB, choices)
     devices = st.empty()
@@ -237,7 +237,7 @@ def _machine_ui(choices: Choices) -> str:
     """The machine: one of the choices, or a number of GPUs that the user writes. What cannot be, the answers say."""
     kept = st.session_state.get("machine")
     written = [kept] if isinstance(kept, str) and _CLUSTER.fullmatch(kept) else []
-    offered = list(dict.fromkeys([*choices.machines, *written]))
+    offered = list(dict.fromkeys([*choices["machine"], *written]))
     about = "Or write a number of GPUs, such as 64xh100: nodes of eight, and the usual network between them."
     return select(st, "Machine or profile", offered, "machine", words=_short, help=about, accept_new_options=True)
 
@@ -274,7 +274,7 @@ def _group_ui(title: str, group: str, choices: Choices) -> dict[str, Any]:
 
 
 def _control_ui(option: Option, choices: Choices) -> Any:
-    offered, key, about = getattr(choices, f"{option.name}s", None), option.widget, option.about
+    offered, key, about = choices.get(option.name), option.widget, option.about
     if offered is not None:
         return select(st, option.label, offered, key, help=about)
     if option.read is read_integer:

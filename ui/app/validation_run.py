@@ -23,13 +23,13 @@ LONGEST_WAIT_S = 600
 def validation_form_ui(choices: Choices) -> tuple[JobRequest, list[str]] | None:
     """What the form asks for, and more options of the command; None until it is started. Raises SchedcastError for unusable fields."""
     first, second, third = st.columns(3)
-    model = select(first, "Model", choices.models, "model")
+    model = select(first, "Model", choices["model"], "model")
     batch = number(second, "Batch size", "batch", default=32) or 1
     size = number(third, "Image size", "image size", placeholder="the model's own")
-    optimizer = select(first, "Optimizer", choices.optimizers, "optimizer")
-    form = select(second, "Form of the update", choices.forms, "form")
-    precision = select(third, "Precision", choices.precisions, "precision")
-    strategies = tuple(several(first, "Strategies", choices.strategies, "strategies", choices.strategies[:2]))
+    optimizer = select(first, "Optimizer", choices["optimizer"], "optimizer")
+    form = select(second, "Form of the update", choices["form"], "form")
+    precision = select(third, "Precision", choices["precision"], "precision")
+    strategies = tuple(several(first, "Strategies", choices["strategies"], "strategies", choices["strategies"][:2]))
     settings = text(second.text_input, "Options", "settings", placeholder="overlap=off, bucket=0")
     devices = number(third, "Groups of this CPU's cores", "validation devices", placeholder="1")
     st.session_state.setdefault("validation quick", True)

@@ -28,17 +28,17 @@ def _validation_sections(place: Path) -> list[Section]:
     return validations.sections(report.validations, report.comparisons)
 
 
-#: By the schema of a file: what its sections are made of.
-DOCUMENTS: Mapping[str, Callable[[Path], list[Section]]] = MappingProxyType({
-    "schedcast.validation": _validation_sections,
-    "schedcast.search": lambda path: [searches.section(SearchResult.load(path))],
-    "schedcast.replay": lambda path: [replays.section(ReplayResult.load(path))],
-    "schedcast.diff": lambda path: [diffs.section(Diff.load(path))],
-    "schedcast.prediction": lambda path: [predictions.section(Prediction.load(path))],
-    "schedcast.predictions": lambda path: predictions.sections(Predictions.load(path)),
-    "schedcast.timeline": lambda path: [predictions.timeline_section(Timeline.load(path), path.name)],
-    "schedcast.run": lambda path: [trainings.section(TrainingRun.load(path))],
-    "schedcast.reproduction": lambda path: reproductions.sections(Reproduction.load(path)),
+#: By the schema of a file: the command that writes it with --json, if one does, and what its sections are made of.
+DOCUMENTS: Mapping[str, tuple[str, Callable[[Path], list[Section]]]] = MappingProxyType({
+    "schedcast.validation": ("validate", _validation_sections),
+    "schedcast.search": ("search", lambda path: [searches.section(SearchResult.load(path))]),
+    "schedcast.replay": ("replay", lambda path: [replays.section(ReplayResult.load(path))]),
+    "schedcast.diff": ("diff", lambda path: [diffs.section(Diff.load(path))]),
+    "schedcast.prediction": ("predict", lambda path: [predictions.section(Prediction.load(path))]),
+    "schedcast.predictions": ("predict", lambda path: predictions.sections(Predictions.load(path))),
+    "schedcast.timeline": ("", lambda path: [predictions.timeline_section(Timeline.load(path), path.name)]),
+    "schedcast.run": ("run", lambda path: [trainings.section(TrainingRun.load(path))]),
+    "schedcast.reproduction": ("reproduce", lambda path: reproductions.sections(Reproduction.load(path))),
 })  # fmt: skip
 
 
@@ -49,12 +49,13 @@ def sections_of(path: Path | str) -> list[Section]:
         raise UnusableFileError(f"no result at {str(path)!r}; check the name")
     if os.path.isdir(path):
         return _folder_sections(path)
-    for schema, read in DOCUMENTS.items():
+    for schema, (_, read) in DOCUMENTS.items():
         if starts_with_schema(path, f"{schema}/"):
             return read(path)
+    *commands, last = dict.fromkeys(command for command, _ in DOCUMENTS.values() if command)
     raise UnusableFileError(
-        f"{path} is no result of Schedcast; expected a folder that --out wrote, or a JSON document of validate, search, replay, diff,"
-        " predict, run or reproduce, or a timeline (schedcast diff A B --out DIR makes a folder of two recorded traces)"
+        f"{path} is no result of Schedcast; expected a folder that --out wrote, or a JSON document of {', '.join(commands)} or {last}, or a"
+        " timeline (schedcast diff A B --out DIR makes a folder of two recorded traces)"
     )
 
 
@@ -63,7 +64,8 @@ def _folder_sections(folder: Path) -> list[Section]:
         return [diffs.read(folder)]
     for kind in (TRAINING, REPRODUCTION):
         if os.path.exists(folder / kind.document):
-            return DOCUMENTS[kind.schema](folder / kind.document)
+            _, read = DOCUMENTS[kind.schema]
+            return read(folder / kind.document)
     return _validation_sections(folder)
 
 

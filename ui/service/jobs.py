@@ -16,11 +16,10 @@ from pathlib import Path
 from calibrate.identity import comparable_cpu
 from calibrate.profiles import gpu_here, own_gpu_profile, warn_if_foreign
 from simulator.engine.costs.model import CostModel
+from simulator.engine.simulation import EAGER, GRAPH
 from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import HOSTS, THIS_CPU, THIS_GPU, machine_names, rated
-from simulator.model.attention import ATTENTIONS
-from simulator.model.job import LAYOUTS, PRECISIONS, Job, product_precision
-from simulator.model.whole_mean import LOSS_MEANS
+from simulator.model.job import NAMED, Job, product_precision
 from simulator.model.workloads import registry as workloads
 from simulator.plan.bodies.update import FORMS, STATE
 from simulator.plan.editor.editor import Fault, ScheduleEditor
@@ -61,21 +60,8 @@ _ONE_SEARCH = threading.Lock()
 log = logging.getLogger("schedcast")
 
 
-@dataclass(frozen=True)
-class Choices:
-    """The choices that the app offers. Names are those of the command line; the first is the initial choice."""
-
-    models: tuple[str, ...]
-    optimizers: tuple[str, ...]
-    forms: tuple[str, ...]
-    precisions: tuple[str, ...]
-    strategies: tuple[str, ...]
-    machines: tuple[str, ...]
-    layouts: tuple[str, ...] = LAYOUTS
-    attentions: tuple[str, ...] = ATTENTIONS
-    loss_means: tuple[str, ...] = LOSS_MEANS
-    modes: tuple[str, ...] = ("eager", "graph")
-    hosts: tuple[str, ...] = HOSTS
+#: By the field of a request, the names that the app offers for it. The first is the initial choice.
+Choices = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -204,14 +190,16 @@ def stages(title: str, count: int, quiet: bool = False):
 
 def choices() -> Choices:
     """What the app offers, with the most likely choice first. Models named at start come before the built-in ones."""
-    return Choices(
-        models=(*start_models(), *_first("resnet18", workloads.names())),
-        optimizers=_first("momentum", STATE),
-        forms=_first("foreach", FORMS),
-        precisions=PRECISIONS,
-        strategies=tuple(strategies.names()),
-        machines=_first(THIS_CPU, [*([THIS_GPU] if own_gpu_profile() else []), *stored_profiles(), *machine_names()]),
-    )
+    return {
+        **NAMED,
+        "model": (*start_models(), *_first("resnet18", workloads.names())),
+        "optimizer": _first("momentum", STATE),
+        "form": _first("foreach", FORMS),
+        "strategies": tuple(strategies.names()),
+        "machine": _first(THIS_CPU, [*([THIS_GPU] if own_gpu_profile() else []), *stored_profiles(), *machine_names()]),
+        "mode": (EAGER, GRAPH),
+        "host": HOSTS,
+    }
 
 
 def _first(name: str, names: Iterable[str]) -> tuple[str, ...]:

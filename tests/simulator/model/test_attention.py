@@ -1,5 +1,7 @@
 """Attention by cuDNN: what asks for it, what it takes, and that everything else stays as it is."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from simulator.engine.costs.model import CostModel
@@ -62,3 +64,13 @@ def test_it_computes_in_16_bits_only():
 def test_a_job_with_pytorchs_attention_keeps_the_name_that_its_measured_steps_have():
     assert Job("lenet5", 64).digest == "bad35b69d518"
     assert job().digest != job("pytorch").digest
+
+
+@dataclass(frozen=True)
+class JobWithOneMoreOption(Job):
+    later: str = "usual"
+
+
+def test_an_option_that_is_added_leaves_the_names_of_measured_steps():
+    assert JobWithOneMoreOption("lenet5", 64).digest == Job("lenet5", 64).digest
+    assert JobWithOneMoreOption("lenet5", 64, later="other").digest != Job("lenet5", 64).digest

@@ -6,11 +6,13 @@ from urllib.parse import parse_qs, urlencode
 
 import pytest
 
+from simulator.model.job import NAMED
 from simulator.strategies import registry as strategies
 from tests.support.page_samples import result, validation
 from ui.app.links import command, query_of, request_fields, request_of
 from ui.app.request_form import option_fields, option_values, strategy_text
-from ui.request import FILES, JobRequest
+from ui.request import DECLARED, FILES, JobRequest
+from ui.service import jobs
 
 REQUESTS = [
     JobRequest("lenet5", 8, strategies=("baseline",)),
@@ -20,6 +22,12 @@ REQUESTS = [
         mode="graph", memory_limit=16.0, host="caffe", scale="memory=2,sms=0.5", settings=("overlap=off",),
     ),
 ]  # fmt: skip
+
+
+def test_the_app_offers_the_names_that_a_job_accepts():
+    offered = jobs.choices()
+    assert {name: set(offered[name]) for name in NAMED} == {name: set(names) for name, names in NAMED.items()}
+    assert set(offered) <= {option.name for option in DECLARED}, "a control is looked up by the field of the request"
 
 
 @pytest.mark.parametrize("request_", REQUESTS)

@@ -36,10 +36,10 @@ def page() -> None:
     if linked is not None:
         put_fields(request_fields(linked), choices)
     first, second, third, fourth = st.columns(4)
-    chosen = select(first, "Machine or profile", choices.machines, "machine")
-    name = select(second, "Model", choices.models, "model")
+    chosen = select(first, "Machine or profile", choices["machine"], "machine")
+    name = select(second, "Model", choices["model"], "model")
     batch = number(third, "Batch size", "batch", default=32)
-    precision = select(fourth, "Precision", choices.precisions, "precision")
+    precision = select(fourth, "Precision", choices["precision"], "precision")
     request = JobRequest(name, batch or 1, precision=precision, machine=chosen, strategies=("baseline",))
     check_link(request)
     keep_link("machine", query_of(request))
