@@ -18,7 +18,7 @@ _SHOWN = 60
 
 
 def typed(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """A function that refuses arguments of other types than its signature has. Types that it has not, and `Any`, are not checked."""
+    """A function that refuses arguments of other types than its signature has. Missing types and `Any` are not checked."""
     signature = inspect.signature(function)
 
     @wraps(function)

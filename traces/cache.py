@@ -1,4 +1,4 @@
-"""JSON documents in the user's cache folder, each under a hash of everything that decides it. What cannot be read counts as missing."""
+"""JSON documents in the user's cache folder, each under a hash of everything that decides it. An unreadable document counts as missing."""
 
 import logging
 import os
@@ -25,9 +25,9 @@ def cached(path: Path, what: str) -> Any | None:
 
 
 def store(path: Path, document: Any, complaint: str) -> bool:
-    """Put a document at `path`, and return whether it is there. If not, one warning says so: it is made again next time.
+    """Write a document to `path`, and return whether that succeeded. If not, one warning says so: it is made again next time.
 
-    `complaint`: what is said before the reason; empty for no warning.
+    `complaint`: the text before the reason; empty for no warning.
     """
     try:
         write_json(path, document)

@@ -25,7 +25,7 @@ class Code(StrEnum):
     DEVICES = "devices"
     #: A model or a way of training that a strategy cannot schedule.
     MODEL = "model"
-    #: More than a memory holds.
+    #: More than fits into a memory.
     MEMORY = "memory"
     #: A plan that cannot run.
     PLAN = "plan"
@@ -42,7 +42,7 @@ class SchedcastError(Exception):
     details = ""
 
     def __init__(self, message: str = "", code: Code | None = None):
-        """`message` may quote names from a file; whatever they hold, the error's text is one line that can be printed."""
+        """`message` may quote names from a file; whatever they contain, the error's text is one printable line."""
         super().__init__(_one_line(message))
         if code is not None:
             self.code = code

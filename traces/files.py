@@ -39,7 +39,7 @@ _HEAD_BYTES = 512
 #: A number that may be too large for a float or for 64 bits, and an escape that may be half a character.
 _LONG_NUMBER = re.compile(rb"(?<!\d)\d{19}|[eE]\+?\d{3}")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-#: How a document begins that was written when the project was called Stepcast, and its names that have changed.
+#: The beginning of documents from when the project was called Stepcast, and the names that have changed.
 _FORMER_HEAD = re.compile(rb'\s*\{\s*"schema"\s*:\s*"stepcast\.')
 _FORMER_NAMES = (
     (re.compile(rb"\bstepcast(?=[.:])"), b"schedcast"),
@@ -52,7 +52,7 @@ def write_atomic(path: Path | str, content: bytes | str) -> Path:
     """Replace the file at `path` by `content` in one step. On failure the old file stays and no partial file is left.
 
     A symbolic link stays, and the file that it points to is replaced. A device or a pipe is written in place. A new file has the
-    permissions that the umask leaves; a replaced file keeps its own.
+    permissions of the umask; a replaced file keeps its permissions.
 
     Raises SchedcastError if the folder cannot be written or the disk is full.
     """
@@ -80,7 +80,7 @@ def _append(path: Path | str, data: bytes) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write a new file beside `path`, and rename it."""
+    """Write a new file in the folder of `path`, and rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     mode = path.stat().st_mode if path.exists() else None
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
@@ -142,7 +142,7 @@ def write_json(path: Path | str, document: Any, indent: int | None = None) -> Pa
 
 
 class TooLargeError(ValueError):
-    """A text that would take too much time or memory to read. The message says what it holds too much of."""
+    """A text that would take too much time or memory to read. The message says what it has too much of."""
 
 
 def read_json(path: Path | str, what: str) -> Any:
@@ -286,7 +286,7 @@ def check_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, "it is a device or a pipe, not a file", str(path))
 
 
-#: How files begin that are not read, what they are, and what to do.
+#: The first bytes of files that are not read, what they are, and what to do.
 _FOREIGN = (
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself: fetch that with git lfs pull"),
     (b"PK\x03\x04", "a zip archive: unpack it"),

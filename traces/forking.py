@@ -1,4 +1,4 @@
-"""Processes that start at once: a server that has imported what they need forks them. `Forked` asks it, and `serve` is its loop."""
+"""Processes that start quickly: a server that has imported what they need forks them. `Forked` asks it, and `serve` is its loop."""
 
 import gc
 import json

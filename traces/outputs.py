@@ -16,12 +16,13 @@ from traces.files import check_writable, is_special, read_json, write_atomic
 
 
 def archive_path(folder: Path) -> Path:
-    """Where the archive of a folder lies: beside it, as NAME.tar.gz."""
+    """The path of the archive of a folder: next to it, as NAME.tar.gz."""
     return folder.with_name(f"{Path(os.path.abspath(folder)).name}.tar.gz")
 
 
 def write_archive(folder: Path, path: Path) -> Path:
-    """Write the folder's files, except hidden ones and archives, to a .tar.gz file, which is replaced in one step. They lie in one folder.
+    """Write the folder's files, except hidden ones and archives, to a .tar.gz file, which is replaced in one step. The archive has one
+    top-level folder.
 
     Raises SchedcastError if the file cannot be written.
     """
@@ -40,7 +41,7 @@ def write_archive(folder: Path, path: Path) -> Path:
 class FolderKind:
     """A kind of folder that a command writes, recognized by its `document`, whose schema is `schema` of any version.
 
-    `files` are the names in it that the command replaces, besides those of folders below.
+    `files` are the names in it that the command replaces, in addition to those of folders below.
     """
 
     document: str
@@ -70,7 +71,7 @@ class OutputFolder:
         return tuple(self.path / name for name in self.kind.files)
 
     def check(self, option: str) -> None:
-        """Raise SchedcastError if it cannot be written, or if it holds files but no folder of its kind was written there before."""
+        """Raise SchedcastError if it cannot be written, or if it has files but no folder of its kind was written there before."""
         check_writable(self.path, folder=True)
         entries = [entry for entry in os.listdir(self.path) if not entry.startswith(".")] if self.path.exists() else []
         if entries and not self.kind.written(self.path):
@@ -86,7 +87,7 @@ Output = Path | OutputFolder | None
 def check_outputs(outputs: Mapping[str, Output], inputs: Iterable[tuple[str, Path | None]] = ()) -> None:
     """Raise SchedcastError if an output cannot be written, or is the same file as an input or another output.
 
-    `outputs` has each output by its option, such as `--timeline`; None is left out. `inputs` are pairs of an option and its file. Links are
+    `outputs` has each output by its option, such as `--timeline`; None is skipped. `inputs` are pairs of an option and its file. Links are
     followed. A device or a pipe may be written by several outputs.
     """
     taken = [(name, path) for name, path in inputs if path is not None]

@@ -44,9 +44,9 @@ def gc_paused() -> Iterator[None]:
 
 
 def provide_streams() -> None:
-    """Give this process the standard streams that its parent has closed, and let no character that a stream's encoding lacks end it.
+    """Open standard streams that the parent has closed, and prevent errors from characters that a stream's encoding lacks.
 
-    Input is empty, messages go nowhere, and writing to standard output fails (EBADF), so that no answer is lost without a word.
+    Input is empty, messages are dropped, and writing to standard output fails (EBADF), so that no answer is lost silently.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -65,7 +65,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Kill this process when `parent`, the process that started it, has ended; at once if it has ended already."""
+    """Kill this process when `parent`, the process that started it, has ended; immediately if it has ended already."""
     with suppress(OSError, AttributeError, TypeError):  # not Linux
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -78,7 +78,7 @@ _received: list[int] = []
 
 
 def heed_termination() -> None:
-    """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does: a job scheduler's time limit then loses no completed work."""
+    """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does: then no completed work is lost at a job scheduler's time limit."""
     _received.clear()
     signal.signal(signal.SIGTERM, _terminate)
 
@@ -134,7 +134,7 @@ def interrupts_delayed() -> Iterator[None]:
 
 
 def spec_of(package: str) -> ModuleSpec | None:
-    """How a package is found, without importing it; None if it is not installed, or was put in its place by a program, without a spec."""
+    """How a package is found, without importing it; None if it is not installed, or was inserted by a program, without a spec."""
     try:
         return find_spec(package)
     except ValueError:  # in sys.modules, with __spec__ = None

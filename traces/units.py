@@ -2,8 +2,8 @@
 the numbers in users' texts with it.
 
 Sizes of memory are binary (1 GiB = 2**30 bytes) and labeled so, because memory is sold in powers of two: a card with 16 GB on its box has
-2**34 bytes, which `memory` prints as 16 GiB. Whatever is compared with a capacity (peaks, needs, limits) is printed by the same function.
-Rates of links and memories stay decimal (1 GB/s = 10**9 bytes per second), as their vendors state them.
+2**34 bytes, which `memory` prints as 16 GiB. Sizes that are compared with a capacity (peaks, needs, limits) are printed by the same
+function. Rates of links and memories stay decimal (1 GB/s = 10**9 bytes per second), as their vendors state them.
 """
 
 import math
@@ -113,7 +113,7 @@ def memory(count: float | None) -> str:
 
 
 def capacity(count: int) -> str:
-    """The size of a memory or a limit. One that was given in round gigabytes (10**9 bytes) has these beside it: 7.45 GiB (8 GB).
+    """The size of a memory or a limit. A size in round gigabytes (10**9 bytes) is also printed in GB: 7.45 GiB (8 GB).
 
     >>> capacity(16 * 2**30), capacity(8 * 10**9)
     ('16 GiB', '7.45 GiB (8 GB)')

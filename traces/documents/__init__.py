@@ -1,1 +1,1 @@
-"""Documents. In: predictions and measurements. Out: their data, checked, as JSON, and what follows from them alone."""
+"""Documents. In: predictions and measurements. Out: their data, checked, as JSON, and quantities derived from them alone."""

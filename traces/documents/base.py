@@ -10,7 +10,7 @@ from traces.files import first_fault, read_document, write_json
 
 #: No time in a document is longer, in seconds: far beyond any step, and small enough for sums, products and other units.
 LONGEST_S = 1e60
-#: Seconds from some origin, a length (zero where a period ended before the one before it), and a duration that can be divided by.
+#: Seconds from some origin, a length (zero if a period ended before the previous one), and a duration that is not zero.
 Seconds = Annotated[float, Field(ge=-LONGEST_S, le=LONGEST_S, allow_inf_nan=False, strict=True)]
 Length = Annotated[float, Field(ge=0, le=LONGEST_S, allow_inf_nan=False, strict=True)]
 Duration = Annotated[float, Field(gt=0, le=LONGEST_S, allow_inf_nan=False, strict=True)]

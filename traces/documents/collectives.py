@@ -25,8 +25,8 @@ class CollectiveLaw(BaseModel):
     """The duration of a collective that runs alone, as a function of the bytes of one device's operands.
 
     A library chooses an algorithm (ring, tree) and a protocol by size, each with its own latency and time per byte. So the law has one line
-    per range of sizes and may jump between ranges. The last piece also holds beyond its end. `points` are the measured (bytes, seconds), in
-    order of bytes. `held_out_error` is the mean relative error on points that were left out of a fit.
+    per range of sizes and may jump between ranges. The last piece is also valid beyond its end. `points` are the measured (bytes, seconds),
+    in order of bytes. `held_out_error` is the mean relative error on points that were excluded from a fit.
     """
 
     model_config = ConfigDict(extra="ignore")

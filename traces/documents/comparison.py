@@ -16,7 +16,7 @@ from traces.documents.verdict import Gain, for_choice, gain, is_busy
 
 #: The row of plain PyTorch, the user's own loop.
 PYTORCH = "pytorch"
-#: The same with each step captured in one CUDA graph, as torch.cuda.graph does it: the fair rival of a schedule on a GPU.
+#: The same with each step captured in one CUDA graph, as torch.cuda.graph does: the fair competitor of a schedule on a GPU.
 PYTORCH_GRAPH = "pytorch-graph"
 #: Plain PyTorch whose optimizer is called by hooks.
 PYTORCH_HOOKS = "pytorch-hooks"
@@ -35,13 +35,13 @@ PROFILE: Final = "profile"
 RelativeError = Annotated[float, Field(gt=-1)]
 #: A measured speed-up that differs from 1 by at most the A/A spread plus this margin is no clear gain or loss; its sign is not scored.
 SIGN_MARGIN = 0.03
-#: Above this `Validation.swing` the machine itself changed its speed. Of 41 validations on a 2-core virtual machine with neighbors, 32 lie
-#: between 1.02 and 1.26, and nine, some of which erred by a third, between 1.35 and 2.05.
+#: Above this `Validation.swing` the machine itself changed its speed. Of 41 validations on a 2-core virtual machine with neighbors, 32 are
+#: between 1.02 and 1.26, and nine, some of which had errors of a third, between 1.35 and 2.05.
 UNSTEADY = 1.3
 
 
 class Shares(Data):
-    """The shares of the predicted task seconds that rest on measured, fitted and guessed costs. They add up to 1."""
+    """The shares of the predicted task seconds with measured, fitted and guessed costs. They add up to 1."""
 
     measured: float = Field(ge=0, le=1)
     fitted: float = Field(ge=0, le=1)
@@ -55,19 +55,19 @@ class Change(Data):
     seconds: Seconds
 
 
-#: From this share of a GPU's memory on, what PyTorch's allocator reserves leaves it so little room that it frees what it has cached and
-#: asks the driver again (cudaFree waits for the GPU). Of published steps of language models on H100, tensors divided among at most 8, all
-#: that reserved more than 70 of 80 GB took 3 to 16 times as long as their like (nanotron's table of the Ultra-Scale Playbook).
+#: From this share of a GPU's memory on, PyTorch's allocator has so little room that it frees cached memory and asks the driver again
+#: (cudaFree waits for the GPU). Of published steps of language models on H100, tensors divided among at most 8, all that reserved more than
+#: 70 of 80 GB took 3 to 16 times as long as similar steps (nanotron's table of the Ultra-Scale Playbook).
 AT_LIMIT = 0.88
 
 
 class MemoryNeed(Data):
-    """What a memory must hold at its highest moment, and its size (or the limit that was given for it).
+    """The peak need of a memory, and its size (or the limit that was given for it).
 
-    `allocated_bytes`: the tensors of the plan and what its tasks make for themselves. `reserved_bytes`: what PyTorch's allocator takes of a
-    GPU's memory for them. `needed_bytes`: on a GPU what is reserved and what the driver and the CUDA context take, else what is allocated.
-    Both are None in documents from before they were kept, and `reserved_bytes` for memories that are no GPU's or are too small for the
-    tensors alone.
+    `allocated_bytes`: the tensors of the plan and temporary tensors of its tasks. `reserved_bytes`: the memory that PyTorch's allocator
+    reserves on a GPU for them. `needed_bytes`: on a GPU, the reserved bytes plus those of the driver and the CUDA context, else the
+    allocated ones. Both are None in older documents without these fields, and `reserved_bytes` for memories that are no GPU's or are too
+    small for the tensors alone.
     """
 
     name: str
@@ -78,7 +78,7 @@ class MemoryNeed(Data):
 
     @property
     def at_limit(self) -> bool:
-        """Whether a plan fits a GPU's memory with so little room left that its step time is not known."""
+        """Whether a plan fits a GPU's memory with so little room left that its step time is uncertain."""
         return self.needed_bytes <= self.size_bytes and (self.reserved_bytes or 0) >= AT_LIMIT * self.size_bytes
 
 
@@ -90,23 +90,23 @@ class Prediction(Document, Step):
     device's memory at its peak.
 
     `speedup_interval` is the 90 % interval of `speedup`, from draws of the costs that the baseline and the strategy share. `waterfall`
-    explains `step_s` − `baseline_step_s`, and is exact in its sum. `memories` compares what each memory must hold with its size. If the
+    explains `step_s` − `baseline_step_s`, and is exact in its sum. `memories` compares the need of each memory with its size. If the
     plan does not fit, `largest_batch` is the largest batch that is predicted to fit: None if none does, or if none was sought
     (`batch_sought`). `would_fit`: other changes by which it is predicted to fit, if any were tried (`changes_sought`). `at_limit`: the
-    strategies, this one's or those that it is compared with, that do not fit, or with so little memory left that their step time is not
-    known (`MemoryNeed.at_limit`): no verdict compares them.
+    strategies, this one's or those that it is compared with, that do not fit, or fit with so little memory left that their step time is
+    uncertain (`MemoryNeed.at_limit`): no verdict compares them.
 
     `pytorch_step_s` is the predicted step time of plain PyTorch, the user's own loop; `against_pytorch` is that over `step_s`.
-    `settled` is False if the schedule neither repeats itself nor has the same mean in longer runs, so that `step_s` is but an estimate.
+    `settled` is False if the schedule neither repeats itself nor has the same mean in longer runs, so that `step_s` is only an estimate.
     `faster_probability` and `faster_than_pytorch_probability`: how likely this step is shorter than the baseline's and than PyTorch's.
 
-    `measured_share`: the share of the predicted task seconds that rests on measured costs, the smallest of this step's and of those that it
-    is compared with; None if all of them rest on specifications, whose accuracy is known, and in documents from before it was kept.
+    `measured_share`: the share of the predicted task seconds with measured costs, the smallest of this step's and of those that it
+    is compared with; None if all of them come from specifications, whose accuracy is known, and in older documents without this field.
 
     `unused_devices`: devices that the job was given and the plan does not use. `checkpoint`: which blocks repeat their forward in backward.
-    `mfu`: the share of the GPUs' peak FLOP/s that the step's products and convolutions use (docs/glossary.md); None on a CPU, and in
-    documents from before it was kept. `shown`: how many of the step's microbatches the timeline and the plan show; empty for all.
-    `assumed`: what the user has not said and is taken for granted. `loss`: how the loss differs from that of the whole batch, if it does.
+    `mfu`: the share of the GPUs' peak FLOP/s that the step's products and convolutions use (docs/glossary.md); None on a CPU, and in older
+    documents without this field. `shown`: how many of the step's microbatches the timeline and the plan show; empty for all.
+    `assumed`: assumptions about what the user has not specified. `loss`: how the loss differs from that of the whole batch, if it does.
     """
 
     schema_name = "schedcast.prediction/1"
@@ -179,7 +179,7 @@ class Prediction(Document, Step):
 
     @property
     def is_at_limit(self) -> bool:
-        """Whether the plan fits with so little memory left that its step time is not known."""
+        """Whether the plan fits with so little memory left that its step time is uncertain."""
         return self.fits and self.strategy in self.at_limit
 
     def _gain(self, factor: float | None, interval: tuple[float, float] | None, other: str) -> Gain | None:
@@ -195,21 +195,21 @@ class ValidationResult(Data):
 
     `calibration` says when the keys were measured: "interleaved" with the steps, or before them ("profile"). The drift of the reference
     kernel corrects only costs from another time. With a profile, `error_drift_corrected` is predicted · anchor_drift / measured − 1. With
-    interleaved keys, whose costs contain the drift already, it equals `error`. Documents of interleaved runs from before this rule hold a
-    value that was corrected twice; `scored_error` does not use it.
+    interleaved keys, whose costs contain the drift already, it equals `error`. Older documents of interleaved runs have a value that was
+    corrected twice; `scored_error` does not use it.
 
-    `tracing_overhead`: by what share the run that task times were taken in was slower than the one that step times were (GPU only).
-    Peak bytes are those of the device that needs most; by device (or memory, where all its devices are counted together) where they were
-    kept.
+    `tracing_overhead`: the relative slow-down of the run that measured task times, compared with the run that measured step times (GPU
+    only). Peak bytes are those of the device that needs most, and, if they were stored, by device (or by memory, if all its devices are
+    counted together).
 
     `max_grad_error` and `max_param_error` compare with plain PyTorch. `reference_grad_error` and `reference_param_error` compare plain
     PyTorch with itself, run twice: on a GPU its numbers may differ from run to run, and a plan's may by a multiple of that. If a plan's
     numbers are beyond the tolerance, other runs are from parameters that are one rounding away. `first_step_error` is the largest
     difference from plain PyTorch after the first step, which nothing but the tolerance excuses.
 
-    Intervals hold 90 %. That of `predicted_speedup` comes from draws of the costs that both plans share, those of `measured_speedup` and of
-    `against_pytorch` (plain PyTorch's step time over this one) from rounds in which both ran; see `Validation.comparisons`. `waterfall`
-    explains `measured_step_s` − `predicted_step_s`, and is exact in its sum.
+    Intervals are 90 % intervals. That of `predicted_speedup` comes from draws of the costs that both plans share, those of
+    `measured_speedup` and of `against_pytorch` (plain PyTorch's step time over this one) from rounds in which both ran; see
+    `Validation.comparisons`. `waterfall` explains `measured_step_s` − `predicted_step_s`, and is exact in its sum.
     """
 
     strategy: str
@@ -286,15 +286,15 @@ class Validation(Document):
     `aa_spread` is the spread of the baseline interleaved with itself, as a share of its step time; `reference_step_s` is plain PyTorch.
     `reference_threads` is how many threads it used (None on a GPU), and `reference_runs_s` are its step times in the rounds that count.
     `reference_waiting` is what its threads did between ops if the user's OMP_WAIT_POLICY said so, "active" or "passive", else ""; None in
-    documents from before it ran in the user's own environment.
-    `anchor_drift` is the reference kernel's time during the steps as a multiple of its time at calibration, a diagnosis of the machine.
-    `image_size` is None for the model's own. `pytorch` is the row of plain PyTorch, predicted and measured (`reference_step_s`) like the
-    strategies, but not run by an executor; None in documents from before it was predicted. `parallel`: the same of its own loops on
-    several devices (`PARALLEL_LOOPS`), whose numbers are not compared; empty on one device.
+    documents from before plain PyTorch ran in the user's own environment. `anchor_drift` is the reference kernel's time during the steps as
+    a multiple of its time at calibration, a diagnosis of the machine. `image_size` is None for the model's own. `pytorch` is the row of
+    plain PyTorch, predicted and measured (`reference_step_s`) like the strategies, but not run by an executor; None in documents from
+    before it was predicted. `parallel`: the same of its own loops on several devices (`PARALLEL_LOOPS`), whose numbers are not compared;
+    empty on one device.
 
     `busy_share` is the share of the cores that other processes, and the hypervisor, took during the rounds that count (None: unknown).
-    Above `traces.documents.verdict.BUSY` the document is no measurement. `comparisons`: for how many rows at once the intervals of measured
-    speed-ups hold 90 %, so that the fastest row may be picked; 1 in documents from before that was so.
+    Above `traces.documents.verdict.BUSY` the document is no measurement. `comparisons`: for how many rows together the 90 % intervals of
+    measured speed-ups are valid, so that the fastest row may be chosen; 1 in older documents.
     """
 
     schema_name = "schedcast.validation/1"
@@ -326,9 +326,9 @@ class Validation(Document):
 
     @property
     def swing(self) -> float | None:
-        """By what factor the quartiles of a schedule's steps lie apart, in the median over the schedules; None if none ran four times.
+        """The ratio of the quartiles of a schedule's steps, as the median over the schedules; None if none ran four times.
 
-        On a virtual machine this tells of neighbors that take memory bandwidth or the clock: they leave no trace in `busy_share`.
+        On a virtual machine, this shows neighbors that use memory bandwidth or affect the clock: `busy_share` does not show them.
         """
         quartiles = [quantiles(result.measured_runs_s, n=4) for result in self.ran if len(result.measured_runs_s) >= 4]
         return median(high / low for low, _, high in quartiles) if quartiles else None

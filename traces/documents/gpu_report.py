@@ -1,6 +1,6 @@
 """The document of `schedcast gpu-report`: what probes found out about one GPU, and how well it is predicted.
 
-The document is `report.json` in a folder that also holds its page, the output of every probe in `probes/`, the profiles and
+The document is `report.json` in a folder with its page, the output of every probe in `probes/`, the profiles and
 `validations/NAME.json`. Committed reports are folders of `traces/data`.
 """
 
@@ -46,7 +46,7 @@ class PartRecord(Data):
     `status`: `running` while it runs, and for ever if the call was killed meanwhile; `skipped` if an earlier call measured it, `left` if it
     did not fit in the time or was cut short, `unsuited` if the GPU lacks a feature that the probe needs. `why` says what the answer means,
     or why there is none. `where` names the innermost functions of an error that the user did not cause. `same_numbers`: whether the plans
-    computed the same numbers as PyTorch. `figures` have their units in their names. `fixes`: what to fix where the GPU does something else
+    computed the same numbers as PyTorch. `figures` have their units in their names. `fixes`: what to fix if the GPU behaves differently
     than Schedcast assumes.
     """
 

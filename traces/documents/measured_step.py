@@ -1,4 +1,4 @@
-"""The steps of a job that were measured on a machine, which its profile keeps, so that a search can show them beside its predictions."""
+"""The steps of a job that were measured on a machine. Its profile stores them, so that a search can show them next to its predictions."""
 
 import json
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class MeasuredStep(Data):
 
 
 def step_name(job: str, strategy: str, options: Mapping[str, Any]) -> str:
-    """The name of a step in a profile. `job`: a text for everything that decides the step besides the plan."""
+    """The name of a step in a profile. `job`: a text for everything that decides the step except the plan."""
     return f"{job}|{strategy}|{json.dumps(dict(options), sort_keys=True, default=str)}"
 
 

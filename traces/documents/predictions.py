@@ -1,4 +1,4 @@
-"""The documents of predictions of several batches, machines or strategies, and of a predicted step beside measured and published ones."""
+"""The documents of several predictions (batches, machines, strategies), and of a predicted step next to measured and published ones."""
 
 from typing import ClassVar, Literal
 
@@ -39,7 +39,7 @@ class Predictions(Document):
 
 
 class NearStep(Data):
-    """A published step beside its prediction, both in seconds. `batch`: samples of a step on all `devices`. `source`: who published it."""
+    """A published step and its prediction, both in seconds. `batch`: samples of a step on all `devices`. `source`: who published it."""
 
     source: str
     machine: str

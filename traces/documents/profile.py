@@ -1,7 +1,7 @@
 """A profile: the measurements that calibration made on one machine. Seconds, bytes, FLOPs.
 
 There is one JSON file per machine, to which calibration adds. Each cost key is one compact row (20,000 keys load in about 0.2 s). The raw
-samples are in `NAME.samples.jsonl.gz` beside it (`append_samples`).
+samples are in `NAME.samples.jsonl.gz` in the same folder (`append_samples`).
 """
 
 import statistics
@@ -62,7 +62,7 @@ class KeyCost(NamedTuple):
     `issue_s` is the host's time to issue the task in eager mode: filling in arguments, the op's dispatch and all its launches (None: not
     measured). `geometry_from` is "profiler", "partitions" (fitted to times at several SM counts), "table" or "" (unknown).
     `launches` is the number of kernels (on a CPU: op calls) of an op that is a loop, such as a recurrent layer; 1 for all others.
-    `model` is that of the job for which the key was measured; empty in profiles from before it was kept.
+    `model` is that of the job for which the key was measured; empty in older profiles.
     `burst_s`: the median of cold samples in a burst at full clock, if `warm` and `cold` were taken under sustained load (None: they were
     not).
     """
@@ -87,7 +87,10 @@ def slug(text: str) -> str:
 
 
 def driver_branch(version: str) -> str:
-    """The major version of a GPU's driver: 580 of 580.65.06. Kernels come from CUDA's libraries, so its patches leave their times alone."""
+    """The major version of a GPU's driver: 580 of 580.65.06.
+
+    Kernels come from CUDA's libraries, so patches of the driver do not change their times.
+    """
     return version.partition(".")[0]
 
 
@@ -158,11 +161,11 @@ class Dispatch(_Data):
 
     On a GPU `dispatch_s` is the executor's own time per task, measured on tasks without an op; `KeyCost.issue_s` is added to it. A key's
     warm and cold times include the gap between two nodes of one stream, so `node_gap_s` is 0 and `cross_gap_s` is what crossing streams
-    adds. `launch_gap_s` is by how much longer the gap between two kernels is if they are launched one by one; it may be negative.
-    `switch_s` is what going on with another stream takes. Launching a graph takes `graph_launch_s`, `graph_node_s` more for each node, and
+    adds. `launch_gap_s` is how much longer the gap between two kernels is if they are launched one by one; it may be negative.
+    `switch_s` is the time to switch to another stream. Launching a graph takes `graph_launch_s`, `graph_node_s` more for each node, and
     `graph_branch_s` for each branch beyond the first. `queue_depth` is the number of launches that a stream accepts before the host blocks.
     `callback_s` is how long a host call that returns at once stops a stream of a graph, with the gap to the next node. `call_s` is the
-    host's time to issue it besides `dispatch_s`.
+    host's time to issue it in addition to `dispatch_s`.
     """
 
     task_overhead_s: Measure | None = None
@@ -184,7 +187,7 @@ class Dispatch(_Data):
 
 
 class LoopCosts(_Data):
-    """Seconds that PyTorch's own loop spends on an op besides what the executor's call of the same op takes; they may be negative.
+    """Seconds that PyTorch's own loop spends on an op in addition to the executor's call of the same op; they may be negative.
 
     `forward_s`: per op of the forward pass (modules, autograd's graph). `backward_s`: per op of the backward pass. `view_s`: per view.
     `update_s`: per call of `optimizer.step()`, and `parameter_s`: per parameter, with `zero_grad` and the gradient's hand-over.
@@ -212,10 +215,11 @@ class Transfer(_Data):
 
 
 class Interference(NamedTuple):
-    """One op timed alone and together with others.
+    """One op timed alone and concurrently with others.
 
     `slow_down`: how many times longer it took. `modeled`: the slow-down that the engine predicts without multipliers, from SMs and memory
-    bandwidth. `beside`: the group of the other ops. `held_out`: left out of the fit, to score it. `key`: the op's cost key, or a name.
+    bandwidth. `beside`: the group of the concurrent ops. `held_out`: excluded from the fit, to score it. `key`: the op's cost key, or a
+    name.
     """
 
     group: str
@@ -229,9 +233,9 @@ class Interference(NamedTuple):
 class Contention(_Data):
     """Slow-downs of tasks that run at the same time, by group of op classes: `multipliers["a|b"]` is the slow-down of a when b runs too.
 
-    `held_out_error` is the mean relative error of the fitted multipliers on interference runs that were left out of the fit;
+    `held_out_error` is the mean relative error of the fitted multipliers on interference runs that were excluded from the fit;
     `held_out_error_without` is the error with every multiplier 1, when only SMs and memory bandwidth slow tasks down. If multipliers do not
-    lower the error, `multipliers` is empty and `rejected` holds the fitted ones. `co_runs` are the measurements of the fit.
+    lower the error, `multipliers` is empty and `rejected` has the fitted ones. `co_runs` are the measurements of the fit.
     `saturation_share` is the share of a GPU's SMs that saturates its memory, also fitted; None if the interference runs do not determine
     it. `disturbed`: other work ran meanwhile, so the interference runs should be measured again. `unmeasured` lists pairs without an
     interference run, because no task of one group was available.
@@ -259,13 +263,13 @@ def _now() -> str:
 class Profile(_Data):
     """All measurements of one machine. Change it in place, then `save` it.
 
-    `failures` says for a key why it could not be measured (`fail`). `loop`: what PyTorch's own loop costs; None: not measured. `rank_loop`:
-    the same in one of several processes on a CPU, with the threads that it has there. `transfers` are named `SOURCE>TARGET`, `collectives`
-    by `law_name`. On a GPU `contention` is that of products of float32, and `other_contention` has those of products in other precisions
-    (bf16, fp16, fp64), whose kernels share the GPU in other ways. `anchor_s` is the time of the reference kernel at calibration. The memory
-    sizes, the bandwidth and `peak_flops` (by precision) are measured; they are None or absent if not. `workspace_bytes` is what stays
-    allocated for each stream on which a matrix product has run. `partition_sms` is the number of SMs of each partition of an n-way split,
-    by n as text. `notes` describe anything unusual, such as throttling. `steps`: what validations measured, by `step_name`.
+    `failures` says for a key why it could not be measured (`fail`). `loop`: the costs of PyTorch's own loop; None: not measured.
+    `rank_loop`: the same in one of several processes on a CPU, with the threads that it has there. `transfers` are named `SOURCE>TARGET`,
+    `collectives` by `law_name`. On a GPU `contention` is that of products of float32, and `other_contention` has those of products in other
+    precisions (bf16, fp16, fp64), whose kernels share the GPU in other ways. `anchor_s` is the time of the reference kernel at calibration.
+    The memory sizes, the bandwidth and `peak_flops` (by precision) are measured; they are None or absent if not. `workspace_bytes` is the
+    memory that stays allocated for each stream on which a matrix product has run. `partition_sms` is the number of SMs of each partition of
+    an n-way split, by n as text. `notes` describe anything unusual, such as throttling. `steps`: what validations measured, by `step_name`.
     """
 
     identity: Identity

@@ -1,4 +1,4 @@
-"""Where profiles and their raw samples lie, a lock between processes that write one of them, and the merge of two changed copies."""
+"""Where profiles and their raw samples are stored, a lock between processes that write one of them, and the merge of two changed copies."""
 
 import gzip
 import json
@@ -19,9 +19,10 @@ _NOTHING = object()
 
 
 def merged(base: Any, ours: Any, theirs: Any) -> Any:
-    """What both sides made of `base`: entries of dictionaries and fields of models one by one, lists joined, anything else as a whole.
+    """Merge two changed copies of `base`: entries of dictionaries and fields of models individually, lists joined, anything else as a
+    whole.
 
-    What only one side changed, added or removed is as that side has it; what both changed is as in `ours`.
+    A change, addition or removal by one side is taken over; if both sides changed something, `ours` wins.
 
     >>> merged({"a": 1, "b": 1}, {"a": 2, "b": 1, "c": 3}, {"a": 1, "d": 4})
     {'a': 2, 'd': 4, 'c': 3}
@@ -57,9 +58,9 @@ PATIENCE_S, TRY_S = 60.0, 0.02
 
 @contextmanager
 def locked(path: Path | str) -> Iterator[None]:
-    """Keep other processes out of this block for the same `path`. A process that ends, however it ends, lets go of its lock.
+    """Exclude other processes from this block for the same `path`. A process that ends, however it ends, releases its lock.
 
-    The lock is on the file `.NAME.lock` in the same folder, which exists while it is held. Raises SchedcastError if the folder cannot be
+    The lock is on the file `.NAME.lock` in the same folder, which exists while it is locked. Raises SchedcastError if the folder cannot be
     written, or if another process holds the lock for longer than `PATIENCE_S`.
     """
     path = Path(os.path.realpath(path))
@@ -130,7 +131,7 @@ def list_profiles() -> list[Path]:
 
 
 def samples_path(profile: Path | str) -> Path:
-    """The path of the samples: `NAME.samples.jsonl.gz` beside the profile `NAME.json` or `NAME.json.gz`."""
+    """The path of the samples: `NAME.samples.jsonl.gz` next to the profile `NAME.json` or `NAME.json.gz`."""
     path = Path(profile)
     name = path.name.removesuffix(".gz").removesuffix(".json")
     return path.with_name(f"{name}.samples.jsonl.gz")

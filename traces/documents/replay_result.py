@@ -18,7 +18,7 @@ ROUNDING = 1e-9
 
 
 class Contribution(Data):
-    """What contributes to a term: by how many seconds per step, and what all of its kind takes per step in A and in B."""
+    """A contribution to a term: its seconds per step, and the seconds of all work of its kind per step in A and in B."""
 
     label: str
     seconds: Seconds
@@ -30,7 +30,7 @@ WhatCompared = Literal["traces", "timelines", "validation"]
 
 
 class DiffTerm(Data):
-    """One term of the difference: by how many seconds it makes B's step longer. `contributions`: the largest first, without small ones."""
+    """One term of the difference: the seconds by which it makes B's step longer. `contributions`: the largest first, without small ones."""
 
     part: str
     seconds: Seconds
@@ -188,7 +188,7 @@ class WhatIf(Data):
 
 
 class StragglerCost(Data):
-    """By how many seconds the step is longer because a rank's time of one kind is not the median rank's.
+    """The seconds by which the step is longer because a rank's time of one kind is not the median rank's.
 
     `rank`: None for all ranks together. `kind`: None for all kinds together. Kinds are terms of `schedcast diff`, such as kernels.
     """
@@ -202,7 +202,7 @@ class KernelUse(Data):
     """Kernels of one class in a step: seconds, their share of all kernels', and how much of the GPU they use.
 
     `known_share`: the share of the seconds for which shapes tell the work; `flops`, `bytes` are those of it, per step. `peak_share`,
-    `bandwidth_share`: of the data sheet's figures; `roofline_share`: what the work must take at least over what it takes. None if the GPU
+    `bandwidth_share`: of the data sheet's figures; `roofline_share`: the least time of the work over its time. None if the GPU
     is not known.
     """
 
@@ -218,7 +218,7 @@ class KernelUse(Data):
 
 
 class Roofline(Data):
-    """What the kernels of the first rank reach of their GPU. `mfu`: seconds of the counted FLOPs at the peak, over the step.
+    """The share of their GPU that the kernels of the first rank use. `mfu`: seconds of the counted FLOPs at the peak, over the step.
 
     `kernels`: by class. `modules`: by the class of the innermost `nn.Module`, forward and backward; empty if modules were not recorded.
     `gpu`: the driver's name, "" if not recorded. `known_gpu`: whether there is a data sheet. `shapes`: whether shapes were recorded.
@@ -233,10 +233,10 @@ class Roofline(Data):
 
 
 class MemoryPeak(Data):
-    """The most that a GPU's allocator held during a recording.
+    """The peak memory of a GPU's allocator during a recording.
 
     `reserved_bytes`: None in older traces, whose `allocated_bytes` are those above what was allocated when the recording began.
-    `memory_bytes`: what the GPU has, None if not recorded.
+    `memory_bytes`: the GPU's memory, None if not recorded.
     """
 
     rank: int
@@ -249,17 +249,17 @@ class MemoryPeak(Data):
 class ReplayResult(Document):
     """A replayed recording. Document `schedcast.replay/1`.
 
-    The period is the GPU's time per iteration, end to end: the mean of all steps but the first. The median step is the one that stands for
-    the others in words and pictures; `slow_steps` are the positions in `steps` of those that take much longer, the slowest first.
-    `error` = simulated / measured − 1 of the period. `disagreement` is that of the period or of the median step, whichever is larger, if
-    the replay does not explain the recording: it is beyond `TOLERANCE`, and no changes are ranked; else null. `doubt` is a sentence that
-    says why what several ranks wait for is not certain, "" if it is. `streams` is the number of streams, `unmatched_kernels` the number of
-    device operations whose launch was not recorded. Communication is exposed while a device runs collectives and no kernels. `diagnosis`
-    sums to the recorded period. `ladder` and `bounds` answer the default changes, the largest gain first, unless only one step was
-    recorded; `ladder_left_out` are rules that there was no time for. `stragglers`, if there are several ranks, says what each rank, and
-    each kind of work, costs the job.
+    The period is the GPU's time per iteration, end to end: the mean of all steps but the first. The median step represents the others in
+    words and pictures; `slow_steps` are the positions in `steps` of those that take much longer, the slowest first. `error` = simulated /
+    measured − 1 of the period. `disagreement` is that of the period or of the median step, whichever is larger, if the replay does not
+    explain the recording: it is beyond `TOLERANCE`, and no changes are ranked; else null. `doubt` is a sentence that says why the waits of
+    several ranks are uncertain, "" if they are certain. `streams` is the number of streams, `unmatched_kernels` the number of device
+    operations whose launch was not recorded. Communication is exposed while a device runs collectives and no kernels. `diagnosis` sums to
+    the recorded period. `ladder` and `bounds` answer the default changes, the largest gain first, unless only one step was recorded;
+    `ladder_left_out` are rules that were skipped for lack of time. `stragglers`, if there are several ranks, says how much each rank, and
+    each kind of work, delays the job.
     `roofline`: how far the kernels of the first rank are from what its GPU could do. `memory`: peaks, if the recording has memory events.
-    `timeline`: the median step as it was recorded; None in documents from before it was kept.
+    `timeline`: the median step as it was recorded; None in older documents.
     """
 
     schema_name = "schedcast.replay/1"

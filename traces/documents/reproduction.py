@@ -14,7 +14,7 @@ from traces.documents.comparison import Shares, Validation
 #: Seconds, a speed-up, a share of 1, bytes, a count.
 Unit = Literal["s", "x", "share", "bytes", "count"]
 OK = "ok"
-#: How notes begin that are about a measurement.
+#: The prefix of notes about a measurement.
 MEASURED = "Measured on this machine"
 
 

@@ -14,10 +14,10 @@ class RuleRecord(Data):
     """How accurate a rule was. A gain is a speed-up, before over after; errors are differences of speed-ups, predicted less measured.
 
     `way`: each pair was predicted with the costs of a preset, or by a rule applied to the trace before the change. `sign_right`: pairs
-    whose gain lies on the measured side (faster, slower, the same). `median_error`: of the absolute errors. `worst_error`: with its sign.
-    `rms_error`: the root mean square of the logarithms of predicted over measured gains. `alike`: both steps of each run one strategy.
-    `intervals`: pairs with a 90 % interval, of which `covered` hold the measured gain. `fitted`: pairs of which a step was among those that
-    the costs were fitted on. `misses`: why it was wrong where it was.
+    whose gain is on the measured side (faster, slower, the same). `median_error`: of the absolute errors. `worst_error`: with its sign.
+    `rms_error`: the root mean square of the logarithms of predicted over measured gains. `alike`: both steps of each pair run one strategy.
+    `intervals`: pairs with a 90 % interval, of which `covered` contain the measured gain. `fitted`: pairs with a step that the costs were
+    fitted on. `misses`: why it was wrong where it was.
     """
 
     rule: str
@@ -44,7 +44,7 @@ class LeftOutPairs(Data):
 
 
 class RuleRecords(Document):
-    """Document `schedcast.rules/1`. `unjudged`: the rules of which nobody has measured a pair that could be predicted."""
+    """Document `schedcast.rules/1`. `unjudged`: the rules without a measured pair that could be predicted."""
 
     schema_name = "schedcast.rules/1"
     kind = "record of rules"

@@ -13,7 +13,7 @@ WANTED = (0.85, 0.95)
 
 
 class ScoredStep(Data):
-    """A measured step beside its prediction, with the 90 % interval. `file` and `row` say where it stands, counted from 0."""
+    """A measured step and its prediction, with the 90 % interval. `file` and `row` say where it is, counted from 0."""
 
     file: str
     row: int
@@ -44,7 +44,7 @@ class ScoredStep(Data):
 class Score(Data):
     """The errors (predicted over measured, less 1) of some steps: the median of their sizes, the largest, and the median with its sign.
 
-    `covered`: the share of the steps that lie in their 90 % intervals; `within_30`: those with an error of 30 % at most.
+    `covered`: the share of the steps that are in their 90 % intervals; `within_30`: those with an error of 30 % at most.
     """
 
     rows: int = Field(gt=0)
@@ -85,7 +85,7 @@ class Unpredicted(Data):
 
 
 class Correction(Data):
-    """By what factor predicted steps of a GPU in a precision would have to be multiplied, with its 90 % interval.
+    """The factor by which predicted steps of a GPU in a precision would have to be multiplied, with its 90 % interval.
 
     It is the median of measured over predicted. `error_without`, `error_with`: the median size of the errors without it, and with a factor
     that is estimated without the models whose steps it is applied to.
@@ -101,7 +101,7 @@ class Correction(Data):
 
 
 class PeerScore(Data):
-    """The errors of its predicted steps that a peer publishes of itself, or another of it (`note`)."""
+    """The errors of another predictor's steps, as published by itself or by others (`note`)."""
 
     peer: str
     gpu: str

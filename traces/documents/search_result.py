@@ -1,4 +1,4 @@
-"""The document of `schedcast search`: plans ranked by predicted step time, and how the ranking held where they ran."""
+"""The document of `schedcast search`: plans ranked by predicted step time, and how well the ranking agrees with measurements."""
 
 from typing import Any, Self
 
@@ -20,9 +20,9 @@ class RankedPlan(Step):
     `speedup` is against the baseline. `behind` is its step time over the best plan's, with the 90 % interval `behind_interval` from draws
     of the costs that both share; `probability` is the share of the draws in which it is the fastest plan that fits. `bound_s` is the lower
     bound of its step time, because of `bound_by`. `why_not` says why it does not fit in memory. `semantics` is that of the plan.
-    `measured`: what an earlier validation measured of it on this machine. `mfu`: as in `Prediction`. `held_bytes`: what the fullest device
-    holds at its peak, by kind. `at_limit`: it fits with so little memory left that its step time is not known (`comparison.MemoryNeed`);
-    such plans come after the others that fit, and have no comparison with them.
+    `measured`: what an earlier validation measured of it on this machine. `mfu`: as in `Prediction`. `held_bytes`: the bytes allocated on
+    the fullest device at its peak, by kind. `at_limit`: it fits with so little memory left that its step time is uncertain
+    (`comparison.MemoryNeed`); such plans come after the others that fit, and are not compared with them.
     """
 
     plan: str
@@ -59,12 +59,13 @@ class RankedPlan(Step):
 
     @property
     def tied(self) -> bool:
-        """Whether nobody can tell that the best plan is faster than this one, or it is the same for all practical purposes."""
+        """Whether the best plan is not distinguishably faster than this one, or is the same for all practical purposes."""
         return self.verdict in ("same", "cannot tell")
 
 
 class PlainStep(Step):
-    """The predicted step of a loop that people run without a schedule, with its 90 % interval, and what was measured of it here before.
+    """The predicted step of a loop that users run without a schedule, with its 90 % interval, and earlier measurements of it on this
+    machine.
 
     `strategy`: plain PyTorch's, or one of `PARALLEL_LOOPS`.
     """
@@ -79,7 +80,7 @@ class PlainStep(Step):
 class PrunedPlan(Data):
     """A plan that was not simulated, because its step takes at least `bound_s` seconds (because of `bound_by`).
 
-    `beaten_by` is a plan that fits and was simulated: its step is so much shorter, by the factor `over`, that this one cannot win.
+    `beaten_by` is a plan that fits and was simulated: its step is shorter by the factor `over`, so this one cannot win.
     """
 
     plan: str
@@ -118,17 +119,18 @@ class VerifiedPlan(Data):
 
     @property
     def tied(self) -> bool:
-        """Whether the measurements cannot tell that the plan measured fastest is faster than this one by more than nothing."""
+        """Whether the plan measured fastest is not distinguishably faster than this one."""
         return self.behind_interval is not None and verdict(self.behind_interval) in ("same", "cannot tell")
 
 
 class Verification(Data):
-    """How the ranking held. `tau` is Kendall's rank correlation of the search's step times with the measured ones, None for fewer than two.
+    """How well the ranking agrees with measurements. `tau` is Kendall's rank correlation of the search's step times with the measured ones,
+    None for fewer than two.
 
     `recalibrated_tau` is that of the predictions from measured costs. `predicted` is the plan that ran which the search put first, `chosen`
     the one that measured costs put first, `fastest` the one with the shortest measured step; `regret` is the measured step of `chosen` over
     that of `fastest`, minus 1. `held_out_regret` is the same of the plan measured fastest in half of the rounds, judged by the other half:
-    what is left of the noise in this choice. `aa_spread` is by how much the baseline differs from itself. `busy_share`: that of the
+    the effect of noise on this choice. `aa_spread` is the difference of the baseline from itself. `busy_share`: that of the
     validation (`traces.documents.comparison.Validation`).
     """
 
@@ -202,10 +204,10 @@ class SearchResult(Document):
 
     @property
     def baseline_fits(self) -> bool:
-        """Whether the baseline, if it was ranked, fits with room to spare. Nothing is called faster than what does not."""
+        """Whether the baseline, if it was ranked, fits with room to spare. Nothing is called faster than a baseline that does not fit."""
         return all(plan.fits and not plan.at_limit for plan in self.plans if plan.plan == BASELINE)
 
     @property
     def gap(self) -> float | None:
-        """By what share the best plan's step is longer than the bound of all candidates."""
+        """The share by which the best plan's step is longer than the bound of all candidates."""
         return self.winner.step_s / self.bound_s - 1 if self.winner is not None and self.bound_s else None

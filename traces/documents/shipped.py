@@ -1,10 +1,10 @@
 """Measurements that come with the package: profiles calibrated on GPUs, so that any machine can predict for them, and validations.
 
-They are in `data/MACHINE/` beside this file. MACHINE of a GPU is the product's name in lower case with dashes (`nvidia-h200`). There is one
-profile for each setting of TF32, since TF32 decides which kernels dense ops use. The folder `validations` holds a machine's validations.
-`data/papers` has what `schedcast reproduce` predicts of each paper (`make papers`). `data/examples` has two traces that were made
-up, small enough to read, and a measured report, for people who have none yet. `data/scoreboard.json` says how accurate predictions are on
-measured steps that others published.
+They are in `data/MACHINE/` next to this file. MACHINE of a GPU is the product's name in lower case with dashes (`nvidia-h200`). There is
+one profile for each setting of TF32, since TF32 decides which kernels dense ops use. The folder `validations` holds a machine's
+validations. `data/papers` has what `schedcast reproduce` predicts of each paper (`make papers`). `data/examples` has two traces that were
+made up, small enough to read, and a measured report, for people who have none yet. `data/scoreboard.json` says how accurate predictions are
+on measured steps that others published.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What follows from a timeline's spans: overlap, the critical ones, the order of lanes, and a pipeline's actions as stretches of time."""
+"""Quantities derived from a timeline's spans: overlap, the critical ones, the order of lanes, and a pipeline's actions as intervals."""
 
 import re
 from collections import defaultdict
@@ -59,7 +59,7 @@ TOLERANCE_S = 1e-9
 
 
 def critical_spans(timeline: Timeline) -> tuple[tuple[Span, CriticalSpan], ...]:
-    """Every entry of the critical path with its span, in order of time. Entries without a span are left out."""
+    """Every entry of the critical path with its span, in order of time. Entries without a span are omitted."""
     by_task: defaultdict[str, list[Span]] = defaultdict(list)
     for span in timeline.spans:
         by_task[span.task].append(span)

@@ -17,14 +17,17 @@ from traces.files import first_fault, read_document, write_json
 
 @dataclass(frozen=True, slots=True)
 class HeldByKind:
-    """Bytes by kind of value. Entry i of a kind holds from `time_s[i]` until the next instant; every kind has one entry per instant."""
+    """Bytes by kind of value. Entry i of a kind is valid from `time_s[i]` until the next instant; every kind has one entry per instant."""
 
     time_s: tuple[Seconds, ...]
     held_bytes: dict[str, tuple[Bytes, ...]]
 
 
 class Holder(Data):
-    """One storage at the peak. `layer` is the layer of the task that writes it first, or of the parameter that it holds or belongs to."""
+    """One storage at the peak.
+
+    `layer` is the layer of the task that writes it first, or of the parameter that it contains or belongs to.
+    """
 
     storage: str
     kind: str
@@ -36,8 +39,8 @@ class AtPeak(Data):
     """The contents of one device's memory at its peak.
 
     `time_s` counts from the start of the steady period and is negative if the peak comes earlier. `task`, `layer` and `phase` describe the
-    task that runs on the device at that time ("" if none does). `by_kind` has the largest kind first. `largest` lists a few storages that
-    are not carried, the largest first. `replicated_bytes` counts parameters, optimizer state and buffers that other devices hold too.
+    task that runs on the device at that time ("" if none does). `by_kind` has the largest kind first. `largest` lists the largest storages
+    that are not carried, the largest first. `replicated_bytes` counts parameters, optimizer state and buffers that other devices store too.
     """
 
     device: str

@@ -175,7 +175,7 @@ ONE_BATCH = "one batch, repeated"
 
 
 class TrainingRun(Document):
-    """The losses and times of a training and of those beside it. Document `schedcast.run/1`.
+    """The losses and times of a training and of the others on the same batches. Document `schedcast.run/1`.
 
     `losses`, `step_s` (the median) and `step_runs_s` belong to the strategy with its first seed, which is the first of `curves`. The curves
     of a seed follow each other, always in the same order. `steps` is the number of completed steps; `complete` is False if Ctrl-C ended the
@@ -183,10 +183,10 @@ class TrainingRun(Document):
     `max_grad_error` and `max_param_error` compare the strategy's first steps with plain PyTorch's (null if they were not compared);
     `reference_grad_error` and `reference_param_error` compare plain PyTorch with itself, and `first_step_error` the first step alone, as in
     a validation. `max_loss_difference` is the
-    `largest_difference` of the other curves of the first seed from the first. `mode_reason` says why the mode is not the one asked for, if
+    `largest_difference` of the other curves of the first seed from the first. `mode_reason` says why the mode is not the requested one, if
     it is not. `predicted_on` is the machine of the curves' `predicted_step_s`. `reached` says when each curve had a test accuracy of
-    `target`, and `wins` how often the strategy had it earlier than the others. `busy_share`: what other processes took of the machine
-    meanwhile, as in `traces.documents.comparison.Validation`.
+    `target`, and `wins` how often the strategy had it earlier than the others. `busy_share`: the share of the machine that other processes
+    used meanwhile, as in `traces.documents.comparison.Validation`.
     """
 
     schema_name: ClassVar[str] = "schedcast.run/1"

@@ -11,14 +11,15 @@ from typing import Literal, NamedTuple
 
 from traces import units
 
-#: What is known of a speed-up. "no verdict": it is no measurement, or a prediction that rests on too little, or on a memory at its limit.
+#: What is known of a speed-up. "no verdict": the measurement is not valid, or too little of the prediction is measured, or a memory is at
+#: its limit.
 Verdict = Literal["faster", "same", "slower", "cannot tell", "no verdict"]
 Interval = tuple[float, float]
 #: Two step times that differ by at most this share are the same for all practical purposes.
 SAME = 0.02
 #: If other processes took more than this share of the cores, step times are no measurement.
 BUSY = 0.10
-#: A prediction from a profile has a verdict if at least this share of the task time rests on costs that were measured.
+#: A prediction from a profile has a verdict if at least this share of the task time has measured costs.
 LEAST_MEASURED = 0.5
 #: The probability on each side of a 90 % interval.
 TAIL = 0.05
@@ -30,10 +31,9 @@ def verdict(
     """Return what the 90 % interval of a speed-up says.
 
     "no verdict" if other processes took more than BUSY of the cores (`busy_share`, of measurements), or if less than LEAST_MEASURED of the
-    predicted time rests on measured costs (`measured_share`, of predictions); None: that is no question, or nobody knows. Nor is there one
-    of a prediction whose memory is at its limit (`comparison.MemoryNeed.at_limit`). Otherwise "same"
-    if all of the interval lies within SAME of 1, "faster" or "slower" if all of it lies on one side of 1, else "cannot tell". No interval
-    cannot tell either.
+    predicted time has measured costs (`measured_share`, of predictions); None: not applicable or unknown. A prediction whose memory is at
+    its limit (`comparison.MemoryNeed.at_limit`) has no verdict, either. Otherwise "same" if all of the interval is within SAME of 1,
+    "faster" or "slower" if all of it is on one side of 1, else "cannot tell". Without an interval: "cannot tell".
 
     >>> [verdict(interval) for interval in ((1.05, 1.20), (0.95, 1.20), (0.99, 1.01), (0.80, 0.90))]
     ['faster', 'cannot tell', 'same', 'slower']
@@ -56,7 +56,7 @@ def is_busy(share: float | None) -> bool:
 
 
 def is_judged(measured_share: float | None) -> bool:
-    """Whether enough of a predicted time rests on measured costs for a verdict."""
+    """Whether enough of a predicted time has measured costs for a verdict."""
     return measured_share is None or measured_share >= LEAST_MEASURED
 
 
@@ -93,9 +93,9 @@ def gain(
 def for_choice(factor: float, interval: Interval | None, among: int, already: int = 1) -> Interval | None:
     """Return an interval wide enough for a row that was chosen from `among` rows because it is the fastest.
 
-    By Bonferroni, `among` intervals hold together with 90 % if each one leaves out 10 % / `among`. Errors of speed-ups are close to
+    By Bonferroni, `among` intervals are jointly valid at 90 % if each one excludes 10 % / `among`. Errors of speed-ups are close to
     log-normal, so both logarithmic distances from the factor grow as the normal quantile does, z(1 - 5 % / among) / z(1 - 5 % / already).
-    `already`: the number of rows that the interval holds for as it is.
+    `already`: the number of rows that the interval is already valid for.
     """
     if interval is None or among <= already:
         return interval
@@ -131,10 +131,10 @@ def measured_speedup(
     The value is the ratio of the medians of all steps. Each round gives one ratio of medians, in which a disturbance of both cancels. The
     interval is that of Wilcoxon's signed ranks on the logarithms of these ratios (Hollander and Wolfe, Nonparametric Statistical Methods,
     section 3.3), which one disturbed round hardly moves; with too few rounds for signed ranks it is Student's. `noise` is the A/A spread,
-    by which a program differs from itself: the interval reaches at least that far on both sides.
+    by which a program differs from itself: the interval extends at least that far on both sides.
 
-    `among`: how many such speed-ups are shown together. By Bonferroni each interval then leaves out 10 % / `among`, so that all of them
-    hold with 90 %, and the best one may be picked.
+    `among`: how many such speed-ups are shown together. By Bonferroni, each interval then excludes 10 % / `among`, so that all of them are
+    jointly valid at 90 %, and the best one may be chosen.
     """
     value = median(s for steps in baseline_s for s in steps) / median(s for steps in other_s for s in steps)
     medians = [(median(base), median(other)) for base, other in zip(baseline_s, other_s, strict=True) if base and other]

@@ -91,7 +91,7 @@ class Collected:
         self.base_ns, self.rank, self.world = 0, rank, world
         self.damaged = 0
         self.notes: list[str] = []
-        self._names: dict[str, str] = {}  # each name is kept once
+        self._names: dict[str, str] = {}  # each name is stored once
 
     def check(self, path: object) -> None:
         """Raise UnusableFileError if there is more than a replay can take."""
@@ -157,7 +157,7 @@ class Collected:
         )  # fmt: skip
 
     def _drop_strays(self, notes: list[str]) -> None:
-        """Leave out events more than a day away from the median work or call: their clock was reset, or they have none."""
+        """Drop events more than a day away from the median work or call: their clock was reset, or they have none."""
         starts_ns = sorted([*(raw.start_ns for raw in self.works), *(raw.start_ns for raw in self.calls)])
         middle = starts_ns[len(starts_ns) // 2]
         total = len(self.works) + len(self.calls)

@@ -19,7 +19,7 @@ import numpy as np
 from traces.formats.recording import STEP_RANGE, CallKind, Recording, Work, by_lane
 
 _PROFILER, _RANGE = re.compile(r"^ProfilerStep#\d+$"), re.compile(rf"^{STEP_RANGE}")
-#: No more pattern lengths are collected once there are this many; and the share of kernels that must repeat.
+#: The most pattern lengths that are collected; and the share of kernels that must repeat.
 MOST_CANDIDATES, SAME_SHARE = 64, 0.95
 #: An iteration that lost this share of its kernels does not count; how many of these a note names.
 LOST_SHARE, MOST_NAMED = 0.05, 3
@@ -87,7 +87,7 @@ def _without_lost(seen: Iterations, lost: Mapping[int, int]) -> Iterations:
 
 
 def _lookup(windows: Sequence[tuple[str, float, float]]) -> Callable[[float], int]:
-    """What tells the number of the window that a time belongs to: -1 before the first, `len(windows)` after the last."""
+    """A function from a time to the number of its window: -1 before the first, `len(windows)` after the last."""
     starts, end_s = [start for _, start, _ in windows], windows[-1][2] if windows else float("inf")
 
     def number_at(time_s: float) -> int:
@@ -98,7 +98,7 @@ def _lookup(windows: Sequence[tuple[str, float, float]]) -> Callable[[float], in
 
 
 def _launch_times(recording: Recording) -> list[float]:
-    """The launch time of each `Work`. One without a recorded launch has the launch time of the one before it in its stream.
+    """The launch time of each `Work`. One without a recorded launch has the launch time of the previous one in its stream.
 
     If its stream had been idle since the host last waited for the device, it was launched just before it started. If no launch was recorded
     at all, the launch times are the start times.

@@ -101,7 +101,7 @@ class _Reader:
             yield row
 
     def _needed_strings(self) -> dict[int, str]:
-        """Return the strings that kernels, calls and ranges are called by."""
+        """Return the names of kernels, calls and ranges."""
         ids: set[Any] = set()
         for table, column in (
             ("CUPTI_ACTIVITY_KIND_KERNEL", "demangledName"), ("CUPTI_ACTIVITY_KIND_KERNEL", "shortName"),

@@ -7,7 +7,7 @@ from traces.formats import kineto, nsys
 from traces.formats.recording import Recording
 from traces.formats.sqlite_tables import MAGIC
 
-#: The names of reports that Nsight Systems reads alone.
+#: The names of reports that only Nsight Systems reads.
 _REPORTS = (".nsys-rep", ".qdrep")
 
 
@@ -30,7 +30,7 @@ def load_trace(path: Path | str) -> Recording:
 
 
 def _begins_with(path: Path | str, magic: bytes) -> bool:
-    """Whether a regular file begins like that; anything else is left to the reader that refuses it."""
+    """Whether a regular file begins like that; anything else is refused by the reader."""
     try:
         if not Path(path).is_file():
             return False

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 Shape = tuple[int, ...]
 #: An operator covers a stretch of time if it lasts for at least this share of it.
 COVERED = 0.5
-#: How the names of what covers whole steps begin: the profiler's steps, and ranges of Nsight Systems that are steps.
+#: The prefixes of names that cover whole steps: the profiler's steps, and ranges of Nsight Systems that are steps.
 _STEP, STEP_RANGE = "ProfilerStep#", "NVTX "
 #: PyTorch annotates `enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__`; Lightning and others write the words differently.
 _LOADING = re.compile(r"data_?load", re.IGNORECASE)
@@ -193,7 +193,7 @@ def is_communication(kernel: str) -> bool:
 class CallKind(StrEnum):
     """What a host call means for the order of device work."""
 
-    LAUNCH = "launch"  # submits work and returns at once
+    LAUNCH = "launch"  # submits work and returns immediately
     STREAM_WAIT = "stream wait"  # later work of a stream waits for an event
     EVENT_RECORD = "event record"
     STREAM_SYNC = "stream sync"  # the host waits for one stream
@@ -261,7 +261,7 @@ class Annotation(NamedTuple):
 
 
 class MemoryChange(NamedTuple):
-    """A GPU's allocator takes or returns `bytes`. `allocated`, `reserved`: what it holds then; None in traces before PyTorch 1.10.
+    """A GPU's allocator takes or returns `bytes`. `allocated`, `reserved`: its bytes after that; None in traces before PyTorch 1.10.
 
     Recorded with `profile_memory=True`.
     """
@@ -294,8 +294,8 @@ class Recording:
     """The trace of one rank. `works` are in order of (start, device, stream), `calls` in order of start.
 
     `syncs` are by index of the call. `world_size` is the number of ranks of the job, 1 if unknown. `notes` are one line each. `operators`:
-    the ops that the host called. `memory`: the changes of GPUs' memories, in order of time. `lost_s`: when kernels were launched of which
-    the trace has no record, or none with a usable time.
+    the ops that the host called. `memory`: the changes of GPUs' memories, in order of time. `lost_s`: when kernels were launched that the
+    trace does not have, or not with a usable time.
     """
 
     source: str
@@ -387,7 +387,7 @@ def operator_tree(
 ) -> Operators:
     """Nest the operators, and find the one that made each launch: the innermost around it, else the one that it names by its id.
 
-    `modules` are nested by themselves.
+    `modules` are nested separately.
     """
     called = operator_tree(modules, threads, (), external_of_call=(), origin_ns=origin_ns, properties={}, modules=[]).all if modules else ()
     raw.sort(key=lambda operator: (operator.start_ns, -operator.end_ns))

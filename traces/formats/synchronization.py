@@ -7,11 +7,11 @@ unless the recorded times rule it out because the waiting side continued before 
   waits for the stream's last work (`side.wait_stream(current)`). If not, or after several such calls in a row, it waits for the latest work
   of every other recently used stream that was launched by then and ended before it started.
 - Work that starts later than its launch, its stream and its known waits explain waits for the work of another stream that was the last to
-  end before it started. Without such work, it waits for work that ran all the time and was about to end, which held all SMs until its last
-  wave.
-- Profilers leave out parts of CUDA graphs, and whole graphs. A pause between works of one graph, or beside a graph, that nothing else
-  explains is therefore part of the graph: it follows the work before it and lasts as long as recorded. So does the time that a
-  synchronizing call waits after a graph without recorded work.
+  end before it started. Without such work, it waits for work that ran all the time and was about to end, which occupied all SMs until its
+  last wave.
+- Profilers omit parts of CUDA graphs, and whole graphs. A pause between works of one graph, or next to a graph, that nothing else explains
+  is therefore part of the graph: it follows the work before it and lasts as long as recorded. So does the time that a synchronizing call
+  waits after a graph without recorded work.
 - Work whose launch was not recorded waits for the last work of every other stream that ended before it started.
 - A stream sync waits for the stream that its thread used last, an event sync for the latest work that ended before the call returned, a
   device sync (and cudaFree) for all streams. Copies from or to pageable memory, and calls without Async, wait for their own copy.
@@ -33,7 +33,7 @@ from traces.formats.streams import DEVICE_CLOCK_S, Ends, Lane, Recent, Streams, 
 HOST_CLOCK_S = 5e-6
 #: A start that is later than explained by more than this has an unknown cause.
 UNEXPLAINED_S = 20e-6
-#: The last wave of work that held all SMs takes at most this share of the time that the other work waited.
+#: The last wave of work that occupied all SMs takes at most this share of the time that the other work waited.
 LAST_WAVE = 0.25
 #: A launch waits for the queue if it takes this many times the median while this many works of its stream are outstanding (CUDA allows
 #: about 1000).
@@ -44,9 +44,9 @@ SLOW_LAUNCH, FULL_QUEUE = 3.0, 256
 class Order:
     """The edges of a recording that do not follow from the order within each stream and each thread.
 
-    `lanes`: the works of each stream in order of start; works of a stream that overlap (branches of a CUDA graph) have lanes of their own,
-    with numbers above those of all streams. `released_s`: for each work, when its launch arrived at the device. `work_after`: for a work,
-    the works of other lanes that it waits for. `call_after`: for a call, the works that it waits for. `delayed`: works with an unexplained
+    `lanes`: the works of each stream in order of start; works of a stream that overlap (branches of a CUDA graph) have separate lanes, with
+    numbers above those of all streams. `released_s`: for each work, when its launch arrived at the device. `work_after`: for a work, the
+    works of other lanes that it waits for. `call_after`: for a call, the works that it waits for. `delayed`: works with an unexplained
     delay, in seconds. `paused`: works before which a CUDA graph paused, in seconds: it ran work that was not recorded, or waited for the
     device itself. `held`: likewise the calls that waited for a CUDA graph without recorded work. `launch_gap_s`: the usual time between two
     works of one stream if the second was launched in time.
@@ -62,7 +62,7 @@ class Order:
     launch_gap_s: float = 0.0
 
 
-#: Pairs of things that run at once, at most: works that overlap, and threads beside each work and call. Simulation time grows with them.
+#: The most pairs of concurrent things: works that overlap, and threads concurrent with each work and call. Simulation time grows with them.
 MOST_PAIRS = 1 << 25
 
 
@@ -140,7 +140,7 @@ def _launches_behind_a_wait(calls: Sequence[Call]) -> set[int]:
 def _launch_gap(recording: Recording, order: Order) -> float:
     """The mean gap between successive works of a stream if the second was launched in time and waited for no other stream.
 
-    Gaps far above the median have an unknown cause and are left out.
+    Gaps far above the median have an unknown cause and are excluded.
     """
     works, gaps = recording.works, []
     for members in order.lanes.values():
