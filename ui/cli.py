@@ -1,4 +1,4 @@
-"""The command line. It imports commands, and PyTorch, when they run, so that --help answers at once."""
+"""The command line. It imports commands, and PyTorch, when they run, so that --help answers immediately."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ui.request import JobRequest
 
-#: The extra of Schedcast that brings a package.
+#: The extra of Schedcast that installs a package.
 EXTRAS = {"torch": "torch", "joblib": "torch", "pynvml": "torch", "streamlit": "app", "starlette": "app", "mcp": "mcp"}
 #: Exit status that newer versions of typer return after Ctrl-C.
 STOPPED = 130
@@ -117,7 +117,7 @@ DocumentPath = Annotated[Path | None, typer.Option(metavar="FILE", help="Write t
 Sample = Annotated[
     int | None, typer.Option(metavar="N", help="Steps at most of a table with more than 500; it is sampled by models. Default: 60.")
 ]
-#: The options of one layer's costs, and what two commands say of them.
+#: The options of one layer's costs, and their help in two commands.
 ONE_LAYER = "One layer, divided (deepa)"
 LAYER = "Name of a layer, such as classifier.1, or the papers' name of it, such as conv2 or fc6."
 INPUT_CONFIG = "Degrees of the layers that it reads. Default: images among all devices."
@@ -878,7 +878,7 @@ def _exit_now(status: int) -> None:
 
 
 def _usage_error(error: Any) -> int:
-    """Report one of typer's own errors. They are told by their method, because their classes differ between versions of typer."""
+    """Report one of typer's own errors. They are recognized by a method, because their classes differ between versions of typer."""
     context = getattr(error, "ctx", None)
     hint = f"; see {context.command_path} --help" if context is not None else ""
     return _fail(error.format_message().strip().rstrip(".") + hint, 2)
@@ -929,7 +929,7 @@ def _exit_stopped() -> None:
 
 def _fail(message: str, status: int, details: str = "") -> int:
     """Print a message on one line, and `details` below it: a drawing with an arrow at what is wrong."""
-    with suppress(OSError):  # on a full disk nobody can be told why; the status still says that it failed
+    with suppress(OSError):  # on a full disk no message can be printed; the status still says that it failed
         print(f"schedcast: {' '.join(message.split())}", file=sys.stderr)
         if details:
             print(f"\n{details}", file=sys.stderr)

@@ -9,12 +9,12 @@ from threading import Thread
 
 #: Schedcast's top-level packages other than this one, lowest layer first.
 PACKAGES = ("traces", "simulator", "executors", "calibrate")
-#: Linux reads no more than its readahead window at a request, which has at least so many bytes.
+#: Linux reads no more than its readahead window at a request, which has at least this many bytes.
 _WINDOW = 1 << 17
 
 
 def load_packages() -> None:
-    """Load Schedcast's other packages from beside this one, so that a user's traces.py, earlier on the path, cannot replace them.
+    """Load Schedcast's other packages from the folder of this one, so that a user's traces.py, earlier on the path, cannot replace them.
 
     In an installed wheel they have names that no user's file has.
     """
@@ -27,7 +27,7 @@ def load_packages() -> None:
 
 
 def read_torch_ahead() -> None:
-    """Let the disk read the libraries of PyTorch, and NVIDIA's beside it, while this process goes on."""
+    """Let the disk read the libraries of PyTorch, and NVIDIA's next to it, while this process continues."""
     spec = find_spec("torch")
     if spec is not None and spec.origin is not None:  # a user's folder called torch has none
         Thread(target=read_ahead, args=(Path(spec.origin).parents[1],), daemon=True).start()

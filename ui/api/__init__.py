@@ -1,1 +1,1 @@
-"""The Python door: `schedcast` is what people import, and the modules beside it do what its functions say."""
+"""The Python interface: users import `schedcast`, and the other modules implement its functions."""

@@ -1,6 +1,6 @@
 """`schedcast mcp`: the questions of the command line as tools of the Model Context Protocol, for agents, on standard input and output.
 
-Tools read the traces that they are given and no other file, and run no code but models by name and those that the server was started with.
+Tools read only the traces that they are given, and run only models by name and those that the server was started with.
 """
 
 import functools
@@ -59,7 +59,7 @@ def skill() -> str:
 
 
 def tools(models: list[str]) -> list[Callable[..., str]]:
-    """The tools. Their names, arguments and docstrings are what an agent sees; they answer in words."""
+    """The tools. An agent sees their names, arguments and docstrings; they answer in words."""
 
     def asked(request: JobRequest) -> "Predicted":
         from ui.api.predicted import answer

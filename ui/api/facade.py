@@ -31,21 +31,21 @@ def predict(
     mode: str = "eager",
     **job: Any,
 ) -> "Predicted":
-    """Predict what a training step takes, and whether it fits. Nothing runs, and no GPU is needed.
+    """Predict how long a training step takes, and whether it fits in memory. Nothing runs, and no GPU is needed.
 
     `model`: a `torch.nn.Module`, of which a copy is captured (its gradients, hooks, mode and random generators stay as they are), or a name
     as on the command line, such as `"resnet50"`, `"timm:convnext_tiny"` or `"my_model.py:make"`; then `batch` is a number of samples.
 
-    `batch`: what the module is called with, on any device: a tensor, a tuple, mapping or dataclass of tensors, or a pair (inputs, target)
-    as loaders give it. `loss(output, target)`: by default the output's own loss, else cross-entropy. `step(model, batch)` returns the loss
-    of anything else. `optimizer`: PyTorch's, or a name such as `"adam:fused"`. Autocast counts if it is on. `samples`: the batch size, if
+    `batch`: the arguments of the module, on any device: a tensor, a tuple, mapping or dataclass of tensors, or a pair (inputs, target) as a
+    loader yields it. `loss(output, target)`: by default the output's own loss, else cross-entropy. For anything else, `step(model, batch)`
+    returns the loss. `optimizer`: PyTorch's, or a name such as `"adam:fused"`. Autocast counts if it is on. `samples`: the batch size, if
     it is not the extent of dimension 0.
 
     `on`: a machine (`schedcast machines`), the file of a profile, or by default this machine. `strategy`: NAME[:option=value,...]; by
     default plain PyTorch, the loop you have. `devices`, `memory_limit` (GB) and `mode` are those of the command line, and `job` are further
     fields of the job: `precision`, `layout`, `accumulate`, `loss_mean`, `clip_norm`, `image_size` or `seq`, `checkpoint`, `attention`.
 
-    Raises SchedcastError, in one line, for what cannot be captured or predicted.
+    Raises SchedcastError, with one line, if the job cannot be captured or predicted.
     """
     from ui.api import predicted
 
@@ -66,7 +66,10 @@ def predict(
 
 @typed
 def search(model: Any, batch: Any = None, strategies: Sequence[str] = (), processes: int | None = None, **asked: Any) -> "Searched":
-    """Rank every plan that the strategies (none: all) offer for a job: that of a prediction, or that of the arguments of `predict`."""
+    """Rank every plan that the strategies (none: all) offer for a job.
+
+    The job is that of a prediction, or that of the arguments of `predict`.
+    """
     from ui.api import predicted, searched
 
     job = model if isinstance(model, predicted.Predicted) else predict(model, batch, **asked)
@@ -74,10 +77,10 @@ def search(model: Any, batch: Any = None, strategies: Sequence[str] = (), proces
 
 
 def validate(model: str | Path, batch: int | None = None, strategy: Sequence[str] = (), **options: Any) -> "Measured":
-    """Predict, run and compare schedules on this machine, in a process of its own: what `schedcast validate` does.
+    """Predict, run and compare schedules on this machine, in a separate process, as `schedcast validate` does.
 
-    `model`: a name or FILE.py:FACTORY. `strategy`: none for all. `options` are those of the command: `quick=True`, `out="report"`,
-    `image_size=64`. Raises SchedcastError with the line in which the command refuses.
+    `model`: a name or FILE.py:FACTORY. `strategy`: none means all. `options` are those of the command: `quick=True`, `out="report"`,
+    `image_size=64`. Raises SchedcastError with the command's refusal.
     """
     from ui.api import measured
 
@@ -85,14 +88,14 @@ def validate(model: str | Path, batch: int | None = None, strategy: Sequence[str
 
 
 def run(model: str | Path, batch: int | None = None, strategy: str = "baseline", **options: Any) -> "Measured":
-    """Train with a schedule on this machine: what `schedcast run` does. Arguments as in `validate`."""
+    """Train with a schedule on this machine, as `schedcast run` does. Arguments as in `validate`."""
     from ui.api import measured
 
     return measured.measured("run", model, {"batch": batch, "strategy": strategy, **options})
 
 
 def calibrate(model: str | Path, batch: int | None = None, strategy: Sequence[str] = (), **options: Any) -> "Measured":
-    """Measure what a job's plans cost on this machine and keep it in its profile: what `schedcast calibrate` does. As in `validate`."""
+    """Measure the costs of a job's plans on this machine and store them in its profile, as `schedcast calibrate` does. See `validate`."""
     from ui.api import measured
 
     return measured.measured("calibrate", model, {"batch": batch, "strategy": list(strategy), **options})
@@ -128,9 +131,9 @@ def watch(steps: int = 5, out: str | Path | None = None, memory: bool = False) -
                 seen.step()
         seen
 
-    `out`: where to keep the trace (.json.gz); under torchrun, each rank has its own. `memory`: also record allocations. The time before the
-    first recorded step says what recording costs (`seen.overhead`). Before a loop that is not to be indented, `seen = sc.watch().start()`
-    does the same, and prints the answer.
+    `out`: where to store the trace (.json.gz); under torchrun, each rank has its own. `memory`: also record allocations. The steps before
+    the first recorded one show the cost of recording (`seen.overhead`). For a loop that you do not want to indent, `seen =
+    sc.watch().start()` does the same, and prints the answer.
     """
     from ui.api import watching
 

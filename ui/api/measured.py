@@ -1,4 +1,4 @@
-"""`validate`, `run` and `calibrate`: the commands that measure, in a process of their own, so that a notebook does not disturb them."""
+"""`validate`, `run` and `calibrate`: the commands that measure, in a separate process, so that a notebook does not disturb them."""
 
 import json
 import subprocess
@@ -20,13 +20,13 @@ from ui.present.blocks import Block, Sentences
 from ui.present.terminal import show
 from ui.service.jobs import COMMAND_LINE, LINES, PROGRESS
 
-#: Exit status of a command whose answer is there and negative: numbers differ, or the job does not fit.
+#: Exit status of a command with a negative answer: numbers differ, or the job does not fit.
 NEGATIVE = 1
 
 
 @dataclass(frozen=True, repr=False)
 class Measured(Shown):
-    """What a command measured. `document`: what it prints with `--json`. `right`: whether the outcome is positive."""
+    """The result of a command that measures. `document`: what it prints with `--json`. `right`: whether the outcome is positive."""
 
     command: str
     document: Mapping[str, Any]
@@ -44,7 +44,7 @@ def measured(command: str, model: Any, options: Mapping[str, Any]) -> Measured:
     """Run `schedcast COMMAND --model MODEL --json` with these options. Its progress goes to standard error.
 
     `options`: those of the command line with underscores for hyphens; a list gives an option several times, True and False switch it.
-    Raises SchedcastError with the line in which the command refuses.
+    Raises SchedcastError with the command's refusal.
     """
     if not isinstance(model, str | Path):
         raise SchedcastError(f"{command} runs in a process of its own and takes a model by its name, not a {type(model).__name__}; write a"
@@ -88,7 +88,7 @@ def _calibration(document: Mapping[str, Any]) -> list[Block]:
     return [Sentences([f"{document['measured_keys']} costs measured, {document['keys']} in {document['profile']}"])]
 
 
-#: By command: what is said of its document.
+#: By command: the words for its document.
 _PRINTED: Mapping[str, Callable[[Mapping[str, Any]], list[Block]]] = {
     "validate": _validation,
     "run": _training,

@@ -1,4 +1,4 @@
-"""`predict`: a live module, or a model by its name, on a machine; and what can be asked of the answer."""
+"""`predict`: a live module, or a model by its name, on a machine; and the questions that the answer can answer."""
 
 import inspect
 from collections import defaultdict
@@ -38,18 +38,18 @@ from ui.present.terminal import show
 from ui.request import JobRequest, optimizer_and_form
 from ui.service.jobs import measured_here
 
-#: Layers that an answer shows.
+#: The number of layers that an answer shows.
 SLOWEST = 5
-#: PyTorch's optimizers by class, and what Schedcast calls them.
+#: Schedcast's names of PyTorch's optimizers, by class.
 OPTIMIZERS = {"SGD": "sgd", "Adagrad": "adagrad", "RMSprop": "rmsprop", "Adadelta": "adadelta", "Adam": "adam", "AdamW": "adamw"}
 
-#: What modules that compute their own loss call its argument.
+#: The names of the labels' argument in modules that compute their own loss.
 LABELS = ("labels", "label", "targets", "target", "y")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a training takes: hours with their 90 % interval, and money if an hour of one device has a price."""
+    """The time and cost of a training: hours with their 90 % interval, and money if an hour of one device has a price."""
 
     hours: float
     interval: tuple[float, float] | None
@@ -64,7 +64,7 @@ class Cost:
 
 @dataclass(frozen=True, repr=False)
 class Speed(Shown):
-    """Whether a measured step is as long as predicted, beside published steps. `verdict`: normal, slower, faster, or None."""
+    """Whether a measured step is as long as predicted, next to published steps. `verdict`: normal, slower, faster, or None."""
 
     document: Normal
 
@@ -83,10 +83,10 @@ class Speed(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Predicted(Shown):
-    """The predicted step of a job: of plain PyTorch, or of a strategy, beside what else was asked.
+    """The predicted step of a job: of plain PyTorch, or of a strategy, with the other requested ones.
 
-    `request`: what was predicted; `chosen` is the strategy that the figures are of. `asked`: those that are shown. `answers`: the
-    forecasts of all of them, and of those that they are compared with.
+    `request`: the request; `chosen`: the strategy of the figures. `asked`: the strategies that are shown. `answers`: the forecasts of all
+    of them, and of those that they are compared with.
     """
 
     request: JobRequest
@@ -112,7 +112,7 @@ class Predicted(Shown):
 
     @property
     def peak_bytes(self) -> int:
-        """The most that one device holds at a moment."""
+        """The peak bytes of one device."""
         return max(device.peak_bytes for device in self.prediction.devices)
 
     @property
@@ -127,14 +127,14 @@ class Predicted(Shown):
 
     @cached_property
     def refusals(self) -> Mapping[str, Refusal]:
-        """Why the rest of what was asked could not be predicted, with what fits if the job is too large, by the text of the strategy."""
+        """By the text of the strategy: why it could not be predicted, with what fits if the job is too large."""
         with around(self.job):
             refusals = {text: self.answers.refusal(text) for text in self.asked}
         return {text: own for text, own in refusals.items() if own is not None}
 
     @cached_property
     def predictions(self) -> Mapping[str, Prediction]:
-        """The documents of all that was asked and could be predicted, by the text of the strategy."""
+        """By the text of the strategy: the documents of all requested strategies that could be predicted."""
         return {text: self._document(text) for text in self.asked if text in self.answers.known}
 
     def _document(self, text: str) -> Prediction:
@@ -158,7 +158,7 @@ class Predicted(Shown):
 
     @typed
     def compare(self, *strategies: str) -> "Predicted":
-        """Predict these strategies (NAME or NAME:option=value,...) beside plain PyTorch, and print them as one table."""
+        """Predict these strategies (NAME or NAME:option=value,...) and plain PyTorch, and print them as one table."""
         return answer(self.request, self.chosen, (*self.asked, *strategies), self.owner, self.job)
 
     def what_if(self, /, **changes: Any) -> "Predicted":
@@ -203,7 +203,7 @@ class Predicted(Shown):
 
     @typed
     def hours(self, samples: int | None = None, epochs: float = 1, price: float | None = None, tokens: int | None = None) -> Cost:
-        """What a training takes: `samples` of an epoch (or `tokens`, if a model's inputs are rows of them) times `epochs`.
+        """The time and cost of a training: `samples` of an epoch (or `tokens`, if a model's inputs are rows of them) times `epochs`.
 
         `price`: of one device for an hour. Raises SchedcastError unless one of `samples` and `tokens` is given, for figures that are not
         above 0 (a price may be 0), and for a job that does not fit in memory.
@@ -220,7 +220,7 @@ class Predicted(Shown):
         hours = steps * self.step_s / 3600
         bounds = None if self.interval_s is None else (steps * self.interval_s[0] / 3600, steps * self.interval_s[1] / 3600)
         given = self.target.machine.for_devices(device.name for device in self.prediction.devices).devices
-        used = len(given) - self.prediction.unused_devices  # one device may stand for all of them
+        used = len(given) - self.prediction.unused_devices  # one device may represent all of them
         return Cost(hours, bounds, None if price is None else price * hours * used, steps)
 
     def _tokens_of_a_sample(self) -> int:
@@ -231,7 +231,7 @@ class Predicted(Shown):
 
     @typed
     def timeline(self, strategy: str | None = None) -> ShownTimeline:
-        """The timeline of a step of the chosen strategy, or of another that was asked; a notebook draws it."""
+        """The timeline of a step of the chosen strategy, or of another requested one; a notebook draws it."""
         text = self.chosen if strategy is None else strategy
         own = self.answers if text in self.answers.forecasts else self.compare(text).answers
         timeline: Timeline = own.forecast(text).timeline
@@ -313,7 +313,10 @@ def predict(
 
 
 def answer(request: JobRequest, chosen: str = PYTORCH, asked: tuple[str, ...] = (), owner: Any = None, job: Job | None = None) -> Predicted:
-    """Predict plain PyTorch, `chosen` and what else is asked. `owner`: the factory of a live module. `job`: the request's, if made."""
+    """Predict plain PyTorch, `chosen` and the other requested strategies.
+
+    `owner`: the factory of a live module. `job`: the request's, if made.
+    """
     job = job or request.job()
     with around(job):
         target = request.target(job)
@@ -330,7 +333,7 @@ def answer(request: JobRequest, chosen: str = PYTORCH, asked: tuple[str, ...] = 
 def _job_fields(given: Mapping[str, Any], door: str, others: Sequence[str]) -> dict[str, Any]:
     """What is given, by the names of a job's fields: `seq` is `image_size`. Raises SchedcastError for names that are none of them.
 
-    `door`: the function that was called; `others`: what it takes besides, by itself, to name it in the refusal.
+    `door`: the function that was called; `others`: its other arguments, which the refusal names.
     """
     named = {"image_size" if name == "seq" else name: value for name, value in given.items()}
     names = [each.name for each in fields(Job) if each.name in JobRequest.__dataclass_fields__ and each.name != "model"]
@@ -340,7 +343,7 @@ def _job_fields(given: Mapping[str, Any], door: str, others: Sequence[str]) -> d
 
 
 def around(job: Job) -> Any:
-    """What keeps the user's process as it is while a live module is captured."""
+    """A context that leaves the user's process unchanged while a live module is captured."""
     return undisturbed() if job.model.startswith(LIVE) else nullcontext()
 
 

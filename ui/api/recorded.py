@@ -17,13 +17,13 @@ from ui.api.shown import Shown, report
 from ui.api.timelines import ShownTimeline
 from ui.commands.replaying import print_diff, print_replay
 
-#: A trace, the traces of a job's ranks, or what recorded one.
+#: A trace, the traces of a job's ranks, or an object that recorded one.
 Traces = Any
 
 
 @dataclass(frozen=True, repr=False)
 class Recorded(Shown):
-    """A recorded run, replayed. `rules`: the changes that were asked for; without any, those that apply are ranked by their gain."""
+    """A recorded run, replayed. `rules`: the requested changes; without any, those that apply are ranked by their gain."""
 
     traces: tuple[Path, ...]
     recording: Replayed = field(compare=False)
@@ -71,7 +71,7 @@ class Recorded(Shown):
         return report(Path(path), [self], title)
 
     def frame(self) -> Any:
-        """What was asked, or the ranking, as a pandas DataFrame: one row per change."""
+        """The requested changes, or the ranking, as a pandas DataFrame: one row per change."""
         import pandas as pd
 
         rows = self.result.what_if.answers if self.result.what_if is not None else self.result.ladder

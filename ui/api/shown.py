@@ -1,4 +1,4 @@
-"""What answers have in common: they print themselves in a terminal and in a notebook, and carry their data as JSON."""
+"""The base of answers, which print themselves in a terminal and in a notebook, and have their data as JSON."""
 
 import json
 from abc import ABC, abstractmethod
@@ -31,12 +31,15 @@ class Shown(ABC):
 
     @typed
     def save(self, path: str | Path) -> Path:
-        """Write the document to a file, which other functions and commands read; it is whole or not there. Returns its path."""
+        """Write the document to a file, which other functions and commands read; the file is complete or absent. Returns its path."""
         write_atomic(Path(path), json.dumps(self.json(), allow_nan=False).encode())
         return Path(path)
 
     def __repr__(self) -> str:
-        """The answer as text, without colors. What no encoding has, such as half of a surrogate pair in a rule, is a question mark."""
+        """The answer as text, without colors.
+
+        Characters that cannot be encoded, such as half of a surrogate pair in a rule, become question marks.
+        """
         text = StringIO()
         self._print(Console(file=text, width=max(WIDTH, Console().width), color_system=None))
         return text.getvalue().rstrip().encode(errors="replace").decode()

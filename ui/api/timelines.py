@@ -1,4 +1,4 @@
-"""A timeline that a notebook draws, and that can be kept in several forms."""
+"""A timeline that a notebook draws, and that can be saved in several formats."""
 
 from dataclasses import asdict, dataclass
 from html import escape

@@ -1,4 +1,4 @@
-"""`watch`: record a few steps of a training loop that exists, and say what they wait for. The others are the same for libraries."""
+"""`watch`: record a few steps of an existing training loop, and say what they wait for. The other functions are the same for libraries."""
 
 import logging
 import os
@@ -26,28 +26,28 @@ from traces.errors import SchedcastError
 from traces.process import spec_of
 from ui.api.shown import Shown
 
-#: Steps that run unrecorded first, whose time says what recording costs, and those in which the profiler starts.
+#: Steps that first run unrecorded, whose time shows the cost of recording, and those in which the profiler starts.
 BEFORE, WARM_UP = 3, 1
 #: How PyTorch's loaders mark the time in which they make, or wait for, a batch.
 LOADER = "enumerate(DataLoader)"
 
-#: PyTorch has one profiler a process. What records now: an empty list, or the one watch, which may be gone without having ended.
+#: PyTorch has one profiler per process. The current recorder: an empty list, or the one watch, which may have been deleted before it ended.
 _recording: list["ref[Watch]"] = []
 _changing = threading.Lock()
 log = logging.getLogger("schedcast")
 
 
 class Watch(Shown):
-    """Steps of a loop that are recorded within a `with` block. Afterwards it is their answer, and stands for their trace.
+    """Steps of a loop that are recorded within a `with` block. Afterwards it is their answer, and can be used as their trace.
 
     Arguments are checked before the loop starts. From then on nothing raises: if a recording fails, one warning says why, and the loop
-    goes on. `trace`: the file of the recording. `ended`: whether it is complete. `failure`: why there is none; empty if nothing failed.
+    continues. `trace`: the file of the recording. `ended`: whether it is complete. `failure`: why there is none; empty if nothing failed.
     """
 
     def __init__(self, steps: int, out: str | Path | None, memory: bool, when_done: Callable[["Watch"], object] | None = None):
         """Record `steps` steps, after BEFORE others, into the file `out`; by default a temporary one that is removed with this object.
 
-        Raises SchedcastError if `steps` is no number of steps or `out` cannot be written.
+        Raises SchedcastError if `steps` is not a number of steps or `out` cannot be written.
         """
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
             raise SchedcastError(f"watch(steps={steps!r}); expected at least 1 step to record")
@@ -82,7 +82,7 @@ class Watch(Shown):
         return self
 
     def step(self) -> None:
-        """Say that a step has ended. When enough are recorded, this does nothing."""
+        """Mark the end of a step. When enough steps are recorded, this does nothing."""
         if self._thread is None:
             return
         self._thread = self._thread or threading.get_ident()
@@ -102,7 +102,7 @@ class Watch(Shown):
             self._give_up(error)
 
     def __exit__(self, *error: object) -> None:
-        """Stop. What was recorded until here is kept."""
+        """Stop. The recorded steps are retained."""
         try:
             self._stop()
         except Exception as failure:
@@ -142,7 +142,10 @@ class Watch(Shown):
             self._warn(str(cause) if isinstance(cause, SchedcastError) else brief(cause))
 
     def _warn(self, why: str) -> None:
-        """Keep and print why the recording fails or lacks steps. It is no Python warning, since a filter may make an error of one."""
+        """Store and print why the recording fails or lacks steps.
+
+        It is not a Python warning, since a filter may turn warnings into errors.
+        """
         self.failure = why
         log.warning("watch: %s; the loop goes on", why)
 
@@ -165,7 +168,7 @@ class Watch(Shown):
 
     @property
     def overhead(self) -> float | None:
-        """By which share recording made the steps longer: the recorded ones over those before. None if there are too few."""
+        """The share by which recording made the steps longer: the recorded ones over those before. None if there are too few."""
         lengths = [after - before for before, after in zip(self._ends_s, self._ends_s[1:], strict=False)]
         before, recorded = lengths[1:BEFORE], lengths[BEFORE + WARM_UP :]
         return median(recorded) / median(before) - 1 if before and recorded else None
@@ -219,7 +222,7 @@ class Watch(Shown):
 
 
 def _cost(share: float) -> str:
-    """What recording cost the steps, in a sentence. Steps vary by themselves, so that recorded ones may be shorter."""
+    """What recording cost the steps, in a sentence. Steps vary anyway, so recorded ones may be shorter."""
     if share <= 0:
         return "Recording did not make the steps longer."
     return f"Recording made the steps {units.percent(share, signed=False)} longer."
@@ -243,7 +246,7 @@ def _writable(out: str | Path, rank: str) -> Path:
     try:
         path = path.with_name(name)
         with tempfile.TemporaryFile(dir=path.parent), suppress(FileNotFoundError):
-            os.stat(path)  # raises for a name that no file can have
+            os.stat(path)  # raises for an impossible file name
     except (OSError, ValueError) as error:
         raise SchedcastError(f"watch(out={str(out)!r}): {error}; expected a file in a folder that can be written") from None
     if path.is_dir():
@@ -252,7 +255,7 @@ def _writable(out: str | Path, rank: str) -> Path:
 
 
 def _say(seen: Watch) -> None:
-    """Print what was seen, on the first rank alone."""
+    """Print the answer, only on the first rank."""
     if os.environ.get("RANK", "0") == "0":
         print(repr(seen), file=sys.stderr)
 
@@ -283,7 +286,7 @@ def accelerate(steps: int = 5, out: str | Path | None = None) -> Any:
     """See `schedcast.accelerate`."""
     from accelerate.utils import ProfileKwargs
 
-    handler: Any = ProfileKwargs()  # no class of ours: Accelerator knows its handlers by their very class
+    handler: Any = ProfileKwargs()  # not a subclass: Accelerator checks the exact class of its handlers
     handler.build = lambda: Watch(steps, out, False, _say)
     return handler
 

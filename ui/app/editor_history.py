@@ -11,7 +11,7 @@ from simulator.plan.editor.order import Order
 #: The name of a history in the page's link, by which a reloaded page finds it.
 EDITS = "edits"
 _KEY = "editor edits"
-#: Histories that are kept, the latest last, by their names.
+#: The stored histories, the latest last, by their names.
 _MOST = 100
 _histories: dict[str, "History"] = {}
 
@@ -71,16 +71,16 @@ class History:
 
 
 def open_history(named: str) -> str:
-    """Choose the history that a link names, if it is kept here; otherwise this session goes on with its own. Returns its name."""
+    """Choose the history that a link names, if it is stored here; otherwise this session continues with its own. Returns its name."""
     if named in _histories or _KEY not in st.session_state:
         st.session_state[_KEY] = named if named in _histories else secrets.token_hex(4)
     return st.session_state[_KEY]
 
 
 def history_of(of: Hashable, own: Order, own_s: float, step_s: Callable[[Order], float | None]) -> History:
-    """The history that `open_history` has chosen; a new one if the editor, or the strategy's own order, is another.
+    """The history that `open_history` has chosen; a new one if the editor, or the strategy's own order, has changed.
 
-    After a calibration, which a run includes, costs are others: then `step_s` predicts the orders anew.
+    A calibration, which a run includes, changes costs: then `step_s` predicts the orders again.
     """
     name = st.session_state[_KEY]
     kept = _histories.pop(name, None)

@@ -10,7 +10,7 @@ from ui.app.state import several
 from ui.present.labels import markdown_escaped
 from ui.present.sweeps import pareto_figure, side_by_side_cells
 
-#: Jobs that are kept.
+#: The most jobs that are stored.
 MOST = 40
 _KEY, _PINNED, _NEW = "tried", "pinned", "newly tried"
 
@@ -29,7 +29,7 @@ def tried() -> tuple[Tried, ...]:
 
 
 def remember(words: str, outcomes: Sequence[Outcome]) -> None:
-    """Keep what was predicted, `words` being the job. The same job again keeps the outcomes of strategies that are not repeated."""
+    """Store a prediction; `words` describe the job. If a job is repeated, outcomes of strategies that are not repeated are retained."""
     own = {each.strategy: each for entry in tried() if entry.words == words for each in entry.outcomes}
     own |= {each.strategy: each for each in outcomes}
     others = tuple(entry for entry in tried() if entry.words != words)
@@ -37,7 +37,7 @@ def remember(words: str, outcomes: Sequence[Outcome]) -> None:
 
 
 def pin(words: str) -> None:
-    """Show a job that was predicted side by side with the others that are pinned, until the user takes it away."""
+    """Show a predicted job side by side with the other pinned ones, until the user removes it."""
     st.session_state[_NEW] = [*st.session_state.get(_NEW, ()), words]
 
 
@@ -48,7 +48,7 @@ def history_ui() -> None:
         return
     st.subheader("Tried in this session", anchor=False)
     words = [entry.words for entry in kept]
-    new = st.session_state.pop(_NEW, ())  # set before the box is drawn, which holds what the user changes afterwards
+    new = st.session_state.pop(_NEW, ())  # set before the box is drawn, which then stores the user's changes
     st.session_state[_PINNED] = list(dict.fromkeys([*st.session_state.get(_PINNED, ()), *new]))
     pinned = several(st, "Side by side", words, _PINNED, words)
     if st.button("Clear", icon=":material/delete:", help="Forgets what was tried in this session."):

@@ -1,4 +1,4 @@
-"""A request as a command line and as the query of a link. Both name the same options, and leave out what is as usual."""
+"""A request as a command line and as the query of a link. Both name the same options, and omit defaults."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ _ONLY_PREDICTED = frozenset({"machine", "host", "scale", "memory-limit"})
 
 
 def options_of(request: JobRequest) -> list[tuple[str, str]]:
-    """(option, value) pairs of a request; those that are as usual are left out, but for the machine: the command line has its own."""
+    """(option, value) pairs of a request, without defaults except for the machine: the command line has a different default."""
     pairs = []
     for option, value, usual in request.stated():
         if option.several:
@@ -41,7 +41,7 @@ def arguments(request: JobRequest, *more: str, name: str = "predict") -> list[st
 
 
 def request_of(validation: Validation) -> JobRequest:
-    """What such a validation is asked for with, on this machine."""
+    """The arguments of such a validation on this machine."""
     device = validation.device
     several = {name: device[key] for name, key in (("devices", "devices"), ("partition", "partitions")) if device.get(key, 1) != 1}
     optimizer = optimizer_and_form(validation.optimizer)
@@ -62,7 +62,7 @@ def query_of(request: JobRequest) -> dict[str, list[str]]:
 
 
 def request_fields(query: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The fields of a request that a query names. Unknown names and values that cannot be read are left out: links come from anywhere."""
+    """The fields of a request that a query names. Unknown names and unreadable values are skipped: links come from anywhere."""
     given: dict[str, Any] = {}
     for option in LINKED:
         texts = [text for text in query.get(option.key, ()) if text]

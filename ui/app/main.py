@@ -1,6 +1,6 @@
 """The app: predicts schedules and machines, shows reports, and replays recorded traces. `schedcast ui` starts it.
 
-The app offers built-in models, the models and traces named at start, and the reports named at start or kept in the data folder. It never
+The app offers built-in models, the models and traces named at start, and the reports named at start or stored in the data folder. It never
 runs uploaded code.
 """
 
@@ -12,7 +12,7 @@ from ui.app import ahead, runs
 from ui.app.navigation import pages, streamlit_page
 from ui.app.state import keep_widgets
 
-#: What Streamlit's own look leaves no other way to change.
+#: Style that Streamlit offers no other way to change.
 STYLE = Path(__file__).with_name("style.css")
 #: The icon in the browser's tab; a page's own symbol would come from a font host.
 ICON = str(Path(__file__).with_name("icon.png"))

@@ -10,10 +10,10 @@ from ui.request import MODEL, JobRequest
 
 #: Prefix of a trace's path among the app's arguments.
 TRACE = "--trace="
-#: Starts Streamlit in such a way that it runs no code of the current folder.
+#: Starts Streamlit so that it runs no code of the current folder.
 LAUNCHER = Path(__file__).with_name("launch.py")
 SERVER = Path(__file__).with_name("served") / "server.py"
-#: What the app shows to whoever has not asked for anything yet.
+#: What the app shows before the first request.
 EXAMPLE = JobRequest("resnet18", 32, machine="h100", strategies=("backward-fusion", "turbodl"))
 
 

@@ -40,7 +40,7 @@ def formulas_ui(*quantities: str) -> None:
 
 
 def blocks_ui(blocks: Sequence[Block], key: str) -> None:
-    """Show blocks, each in the app's form. `key`: what keeps their charts and timelines apart from others of the page."""
+    """Show blocks, each in the app's form. `key`: it distinguishes their charts and timelines from others of the page."""
     for number, block in enumerate(blocks):
         own = f"{key} {number}"
         match block:
@@ -153,7 +153,7 @@ def timelines_canvas(
     """
     reported = [*events, *(["moved"] if editable else [])]
     payload = timelines_payload(timelines, title, reported, editable, spare)
-    # An event starts the app's next run, which receives its value, so that nothing is left to do for its callback.
+    # An event starts the app's next run, which receives its value, so its callback does nothing.
     callbacks: dict[str, Any] = {f"on_{event}_change": lambda: None for event in reported}
     result = _canvas(key=COMPONENT + key, data=payload, **callbacks)
     return {event: result.get(event) for event in reported}

@@ -24,7 +24,7 @@ from ui.request import DECLARED, DEVICES, FILES, JOB, JobRequest, Option, start_
 from ui.service import jobs
 from ui.service.jobs import Choices, MachineFacts
 
-#: How the name of a machine of many GPUs is written: 64xh100.
+#: The form of the name of a machine of many GPUs: 64xh100.
 _CLUSTER = re.compile(r"[0-9]{1,5}x[a-z0-9][a-z0-9.-]{0,40}")
 
 
@@ -75,7 +75,7 @@ def strategy_text(strategy: str, values: dict[str, Any]) -> str:
 
 
 def option_values(text: str) -> dict[str, Any]:
-    """The values that a text such as turbodl:async=off gives to options that a form shows. What is not one of them is left out."""
+    """The values that a text such as turbodl:async=off gives to options that a form shows. Other text is ignored."""
     strategy, _, tail = text.partition(":")
     if strategy not in strategies.names():
         return {}
@@ -170,9 +170,9 @@ def put_link(page: str, *more: str) -> dict[str, list[str]] | None:
 
 
 def put_fields(given: Mapping[str, Any], choices: Choices) -> None:
-    """Set the controls to the fields of a request that a link gives, and all others back to what is usual.
+    """Set the controls to the fields of a request that a link gives, and all others to their defaults.
 
-    What the link names and `choices` lack has no control; `check_link` says so.
+    Values of the link that are not in `choices` have no control; `check_link` says so.
     """
     refuse_link(_not_offered(given, choices))
     names = {option.widget: option.name for option in DECLARED if not option.several}
@@ -234,7 +234,7 @@ def request_ui(every: bool = False) -> JobRequest:
 
 
 def _machine_ui(choices: Choices) -> str:
-    """The machine: one of the choices, or a number of GPUs that the user writes. What cannot be, the answers say."""
+    """The machine: one of the choices, or a number of GPUs that the user writes. The answers say what is impossible."""
     kept = st.session_state.get("machine")
     written = [kept] if isinstance(kept, str) and _CLUSTER.fullmatch(kept) else []
     offered = list(dict.fromkeys([*choices["machine"], *written]))
@@ -285,7 +285,7 @@ def _control_ui(option: Option, choices: Choices) -> Any:
 
 
 def _devices_ui(place: DeltaGenerator, facts: MachineFacts) -> int | None:
-    """The number of devices; None for all of a named machine, or one group of a CPU's cores. No control where there is no choice."""
+    """The number of devices; None for all of a named machine, or one group of a CPU's cores. Without a choice, there is no control."""
     usual = 1 if facts.is_cpu else facts.devices
     if facts.devices < 2:
         return None
@@ -316,7 +316,7 @@ def _scale_key(name: str) -> str:
 
 
 def request_words(request: JobRequest) -> str:
-    """The job of a request: model, batch, input size, optimizer, precision, machine, devices and what else is not as usual."""
+    """The job of a request: model, batch, input size, optimizer, precision, machine, devices and everything else that is not a default."""
     return ", ".join([model_name(request.model), *request.words])
 
 

@@ -1,6 +1,6 @@
 """The commands that the app runs, shared by all pages and tabs, and the part of a page that follows or cancels one.
 
-One command runs at a time, because two would disturb each other's measurements. It runs in a process of its own and stops as by Ctrl-C.
+One command runs at a time, because two would disturb each other's measurements. It runs in a separate process and stops as by Ctrl-C.
 """
 
 import atexit
@@ -23,7 +23,7 @@ from traces.process import importing_environment
 from ui.app.navigation import link_ui, pages
 from ui.present.labels import markdown_escaped
 
-#: Lines that are kept.
+#: The most lines that are stored.
 MOST_LINES = 200
 #: Seconds that a command has to end after Ctrl-C, and after SIGTERM, before the next stronger signal. A process that was started in the
 #: background of a shell ignores Ctrl-C.
@@ -112,7 +112,7 @@ SHOWN_LINES = 12
 
 
 def command_ui(run: CommandRun) -> None:
-    """Show a running command. When it has ended, the page is drawn anew."""
+    """Show a running command. When it has ended, the page is drawn again."""
     if not run.running:
         st.rerun()
     st.code(run.command, language="bash", wrap_lines=True)
@@ -122,7 +122,7 @@ def command_ui(run: CommandRun) -> None:
 
 
 def progress_ui(run: CommandRun) -> None:
-    """Show how far a command is."""
+    """Show the progress of a command."""
     st.progress(run.share, text=markdown_escaped(f"{run.title}: {run.done} of {run.total}, {run.text}") if run.total else "starting")
 
 
@@ -141,9 +141,9 @@ def lines_ui(run: CommandRun) -> None:
         st.code("\n".join(lines), language=None, wrap_lines=True)
 
 
-#: Seconds between two looks at the running command. Every look disturbs what it measures.
+#: Seconds between two checks of the running command. Every check disturbs what it measures.
 REFRESH_S = 2.0
-#: Runs that are kept after their end.
+#: The most runs that are stored after their end.
 _MOST = 20
 _LOCK = threading.Lock()
 _runs: list["Run"] = []

@@ -1,4 +1,4 @@
-"""The part at the end of each page that takes its answer elsewhere: as a command, as a link, as files."""
+"""The part at the end of each page that exports its answer: as a command, as a link, as files."""
 
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -16,7 +16,7 @@ from ui.present.page import page
 from ui.present.pictures import svg
 from ui.present.timeline_picture import timelines_figure
 
-#: Where a session keeps why its link cannot be answered, and what the controls show instead.
+#: Where a session stores why its link cannot be answered, and what the controls show instead.
 _REFUSED, _SHOWN_INSTEAD = "refused link", "shown instead"
 
 
@@ -60,7 +60,7 @@ def timeline_svg(label: str, name: str, timeline: Callable[[], Timeline]) -> Dow
 
 
 def one_page(sections: Callable[[], Sequence[Section]]) -> Download:
-    """The answer as one page for a colleague, which stands alone: what `schedcast report` makes of the answer's documents."""
+    """The answer as one page for a colleague, which needs no other file: what `schedcast report` makes of the answer's documents."""
 
     def make() -> bytes:
         return page("Schedcast report", sections()).encode()

@@ -11,12 +11,12 @@ from streamlit.delta_generator import DeltaGenerator
 Choice = TypeVar("Choice")
 #: A part of the page, or `streamlit` for the page itself.
 Place = DeltaGenerator | ModuleType
-#: The largest whole number that a browser holds exactly.
+#: The largest whole number that a browser represents exactly.
 MOST = 2**53 - 1
 #: Half of a character: such a text cannot be sent to a browser.
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-#: How the keys begin of what is not kept: buttons, whose state cannot be set (those that Streamlit gives the buttons of forms, and ours),
-#: and components, whose events would happen again.
+#: The prefixes of keys whose state is not stored: buttons, whose state cannot be set (those that Streamlit gives the buttons of forms, and
+#: ours), and components, whose events would happen again.
 _NOT_KEPT = ("FormSubmitter:", BUTTON := "button ", COMPONENT := "component ")
 
 
@@ -76,7 +76,7 @@ def text(draw: Callable[..., str], label: str, key: str, default: str = "", **ho
 
 
 def several(place: Place, label: str, choices: Sequence[str], key: str, default: Sequence[str], **how: Any) -> list[str]:
-    """The choices that the user has picked in a box called `key`, `default` at first. Those that no longer exist are left out."""
+    """The choices that the user has picked in a box called `key`, `default` at first. Those that no longer exist are dropped."""
     kept = st.session_state.get(key, default)
     st.session_state[key] = [choice for choice in choices if choice in kept] if isinstance(kept, list | tuple) else list(default)
     return place.multiselect(label, choices, key=key, **how)

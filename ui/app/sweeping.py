@@ -18,9 +18,9 @@ from ui.request import JobRequest
 from ui.service import jobs
 from ui.service.cache import stamp_now
 
-#: Points of a sweep at most.
+#: The most points of a sweep.
 MOST_POINTS = 144
-#: Predicted points that are kept.
+#: The most predicted points that are cached.
 KEPT = 2048
 #: The parameter that is the number of samples of a step.
 BATCH = "batch"
@@ -133,7 +133,7 @@ def outcomes_at(request: JobRequest, changed: Sequence[Parameter], at: tuple[flo
 
 @lru_cache(maxsize=KEPT)
 def _outcomes(request: JobRequest, stamp: tuple) -> tuple[Outcome, ...]:
-    """The outcomes of one request. They are kept by its content, as long as no profile changes, which `stamp` shows."""
+    """The outcomes of one request. They are cached by its content, as long as no profile changes, which `stamp` shows."""
     try:
         answers = jobs.predict_many(request)
     except SchedcastError as error:

@@ -1,4 +1,4 @@
-"""Recorded traces and reports that the user uploads: data only, kept in a folder that is removed when the app ends.
+"""Recorded traces and reports that the user uploads: data only, stored in a folder that is removed when the app ends.
 
 All sessions of the app share them, so that a reload finds them; the app serves this machine only.
 """
@@ -26,12 +26,12 @@ def offered_traces() -> list[Path]:
 
 
 def offered_reports() -> list[Path]:
-    """The reports that were uploaded, then those named at start and kept in the data folder."""
+    """The reports that were uploaded, then those named at start and stored in the data folder."""
     return list(dict.fromkeys([*_reports, *report_places(start_arguments())]))
 
 
 def stamp(path: Path) -> int:
-    """When a file was last changed, which tells whether what is kept of it is still right; 0 if there is none."""
+    """When a file was last changed, which shows whether its cached content is still valid; 0 if there is no file."""
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
@@ -78,5 +78,5 @@ def _stored(files: Sequence) -> list[Path]:
 
 
 def safe_name(name: str) -> str:
-    """A file name without folders, and without what a shell or a file system gives a meaning."""
+    """A file name without folders, and without characters that have a meaning for a shell or a file system."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(name.replace("\\", "/")).name).lstrip(".-")[-80:] or "trace.json"

@@ -16,7 +16,7 @@ from ui.request import JobRequest, check_steered, start_models
 from ui.service import jobs
 from ui.service.jobs import Choices
 
-#: Seconds that a validation waits for a quiet machine at most, if the user wants it to.
+#: The longest wait of a validation for a quiet machine in seconds, if the user wants it.
 LONGEST_WAIT_S = 600
 
 

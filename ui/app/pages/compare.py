@@ -1,6 +1,6 @@
-"""The app's page that compares strategies, at one point or over one or two parameters, and keeps what was tried side by side.
+"""The app's page that compares strategies, at one point or over one or two parameters, and shows earlier results side by side.
 
-Work that goes on behind a page, item by item, while the page shows how far it is. It can be stopped between two items.
+Work in the background of a page, item by item, while the page shows its progress. It can be stopped between two items.
 """
 
 import threading
@@ -66,7 +66,7 @@ class BackgroundRun:
             except SchedcastError as error:
                 self.error = str(error)
                 return
-            except Exception as error:  # a thread has nobody to raise to: the page says what happened
+            except Exception as error:  # a thread cannot raise to a caller: the page says what happened
                 self.error = f"{type(error).__name__}: {error}"
                 raise
             self.done += 1
@@ -76,7 +76,7 @@ TITLE, ICON, ORDER = "Compare", ":material/stacked_line_chart:", 20
 NOTHING, FASTEST = "nothing", "the fastest at each point"
 #: The name of the parameters in a link: over=batch=8,16,32.
 OVER = "over"
-#: Seconds between two looks at how far a sweep is, and at its outcomes.
+#: Seconds between two updates of a sweep's progress, and of its outcomes.
 REFRESH_S, REDRAW_S = 0.5, 4.0
 _KEY = "sweep"
 
@@ -164,7 +164,10 @@ def start(request: JobRequest, chosen: Sequence[tuple[Parameter, str]]) -> None:
 
 
 def sweep_ui(sweep: Sweep) -> None:
-    """Show how far a sweep is, and its outcomes so far. While it runs, both follow it, the outcomes less often: they are slow to draw."""
+    """Show the progress of a sweep, and its outcomes so far.
+
+    While it runs, both are updated, the outcomes less often because they are slow to draw.
+    """
     run, running = sweep.run, sweep.run.running
     if running:
         st.fragment(progress_ui, run_every=REFRESH_S)(sweep)
@@ -181,7 +184,7 @@ def sweep_ui(sweep: Sweep) -> None:
 
 
 def progress_ui(sweep: Sweep) -> None:
-    """Show how far a running sweep is, with a button that stops it."""
+    """Show the progress of a running sweep, with a button that stops it."""
     run = sweep.run
     if not run.running:
         st.rerun()  # ends the refreshing, and draws the history

@@ -94,7 +94,7 @@ def compared(folder: Path) -> tuple[Validation, Comparison] | None:
 
 #: Adds an edit to the history: its words, and the order that it leads to.
 Add = Callable[[str, Order], None]
-#: What several tasks that move together have in common.
+#: The common property of tasks that move together.
 _GROUPS: Mapping[str, Callable[[Task], str]] = {
     "Task": lambda task: task.name,
     "Layer": lambda task: task.layer,
@@ -210,7 +210,7 @@ ABOUT = (
 )
 #: The name in the page's link of the strategy to start from.
 START = "start"
-#: The file that holds the order in the command line that the page shows.
+#: The file with the order in the command line that the page shows.
 FILE = "editor.csv"
 
 
@@ -241,7 +241,7 @@ def put_start(linked: Mapping[str, Sequence[str]], request: JobRequest) -> None:
 
 
 def editor_ui(request: JobRequest, strategy: str, started: OnBoard) -> None:
-    """Show the editor, what is said of its order, the ways to edit it, and the run. `started`: the strategy's own order."""
+    """Show the editor, the assessment of its order, the ways to edit it, and the run. `started`: the strategy's own order."""
     editor = started.editor
 
     def step_s(order: Order) -> float | None:

@@ -1,4 +1,4 @@
-"""The app's first page: three doors, for a user with a model, a trace or a report, each with an example behind it."""
+"""The app's first page: three entry points, for a user with a model, a trace or a report, each with an example."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,10 @@ ABOUT = f"How long a training step takes under a schedule: predicted for any mac
 
 @dataclass(frozen=True)
 class Door:
-    """One way in. `page`: the name of a module of `ui.app.pages`. `example`: the query of its link. `other`: more pages behind the door."""
+    """One way in.
+
+    `page`: the name of a module of `ui.app.pages`. `example`: the query of its link. `other`: more pages of this entry point.
+    """
 
     title: str
     icon: str
@@ -29,7 +32,7 @@ class Door:
 
 
 def doors() -> list[Door]:
-    """The doors, which name what was given at start."""
+    """The entry points, which name what was given at start."""
     own, traces, reports = start_models(), start_traces(), report_places(start_arguments())
     return [
         Door(
@@ -66,7 +69,7 @@ def doors() -> list[Door]:
 
 
 def page() -> None:
-    """Show the doors."""
+    """Show the entry points."""
     st.title("Schedcast", anchor=False)
     st.markdown(ABOUT)
     for column, door in zip(st.columns(3), doors(), strict=True):

@@ -69,7 +69,7 @@ def page() -> None:
 
 @lru_cache(maxsize=8)
 def machine_of_job(asked: Asked) -> tuple[CostModel, tuple[OpPoint, ...]]:
-    """The costs of the machine that is asked for, and the ops of the job's baseline on it."""
+    """The costs of the requested machine, and the ops of the job's baseline on it."""
     model = asked.target.costs
     return model, tuple(op_points(plan_of(asked.job, "baseline", asked.target), model))
 
@@ -87,7 +87,7 @@ def figures_ui(model: CostModel) -> None:
 
 
 def profile_ui(profile: Profile) -> None:
-    """Show what a profile has measured besides ops: transfers, updates, interference runs, and with which software."""
+    """Show what a profile has measured in addition to ops: transfers, updates, interference runs, and with which software."""
     if profile.transfers or profile.collectives:
         st.plotly_chart(transfers_figure(profile), key="transfers")
     for title, words, cells in (

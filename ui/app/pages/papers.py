@@ -1,4 +1,4 @@
-"""The app's page of papers: what they published beside what is predicted, and which of their claims hold."""
+"""The app's page of papers: what they published next to what is predicted, and which of their claims hold."""
 
 from pathlib import Path
 
@@ -68,12 +68,12 @@ def page() -> None:
 
 
 def paper_folder(name: str) -> Path:
-    """The folder in the user's data folder that keeps a paper's reproduction."""
+    """The folder in the user's data folder with a paper's reproduction."""
     return reports_folder().parent / "papers" / name
 
 
 def document_ui(place: Path) -> None:
-    """Show a reproduction that was kept. A damaged one is one line."""
+    """Show a stored reproduction. A damaged one is shown as one line."""
     with refusals_shown():
         for paper in load_reproduction(str(place), place.stat().st_mtime_ns).papers:
             paper_ui(paper)

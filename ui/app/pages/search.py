@@ -26,7 +26,7 @@ ABOUT = (
     " shows that they cannot win, or that they cannot fit, are not simulated. Without a strategy in the sidebar, all are tried; for a"
     " language model on several devices it is fsdp, with other microbatches and activation checkpointing too."
 )
-#: Rows of the table that are shown before the rest is asked for.
+#: Rows of the table that are shown at first.
 SHOWN = 20
 
 
@@ -61,7 +61,7 @@ def tries_ui() -> tuple[str, ...]:
 
 
 def answer_to(request: JobRequest, place) -> None:
-    """Search, with progress and a button that cancels. Plans that were evaluated are kept, so that another search continues."""
+    """Search, with progress and a button that cancels. Evaluated plans are cached, so that another search continues."""
     st.session_state.pop("searched", None)
     with place.container():
         bar = st.progress(0.0, "Capturing the model")
@@ -90,7 +90,7 @@ def answer_ui(request: JobRequest, answer: Searched) -> None:
 
 
 def configurations_ui(request: JobRequest, result: SearchResult) -> None:
-    """Show the few configurations worth knowing side by side, with what a training costs, each with its link."""
+    """Show the most important configurations side by side, with what a training costs, each with its link."""
     known = searches.worth_knowing(result)
     if not known:
         return
@@ -117,7 +117,7 @@ def configurations_ui(request: JobRequest, result: SearchResult) -> None:
 
 
 def _request_of(request: JobRequest, plan: RankedPlan) -> JobRequest:
-    """The request of a plan's own job, beside the baseline."""
+    """The request of a plan's own job, with the baseline."""
     texts = tuple(dict.fromkeys(("baseline", plan.text)))
     return replace(request, strategies=texts, accumulate=plan.accumulate, checkpoint=plan.checkpoint, tries=())
 
@@ -138,7 +138,7 @@ def plans_ui(result: SearchResult) -> None:
 
 
 def take_ui(request: JobRequest, result: SearchResult) -> None:
-    """Let the user take one plan, beside the baseline, to the pages that show it in detail and over a range of batches or links."""
+    """Let the user take one plan, with the baseline, to the pages that show it in detail and over a range of batches or links."""
     if not result.fitting:
         return
     names = [group[0].plan for group in searches.groups(result.fitting)]

@@ -30,7 +30,7 @@ from ui.present.formulas import FORMULAS
 from ui.present.labels import markdown_escaped
 from ui.present.rules import JUDGED, OF_KERNELS, RULES, SPEEDS, changed_words, match_cells, match_words, record_words, rule_text
 
-#: The key of the text of the rules that are asked.
+#: The key of the text of the requested rules.
 RULES_KEY = "rules text"
 #: Kernel names that are offered.
 OFFERED = 8
@@ -65,7 +65,7 @@ def rule_builder_ui(replay: Replay) -> None:
 
 
 def add_rule(rule: str) -> None:
-    """Add a rule to those that are asked, unless it is there."""
+    """Add a rule to the requested ones, unless it is there."""
     lines = [line for line in str(st.session_state.get(RULES_KEY, "")).splitlines() if line.strip()]
     st.session_state[RULES_KEY] = "\n".join(dict.fromkeys([*lines, rule]))
 
@@ -159,7 +159,7 @@ def load_ladder(traces: tuple[str, ...], stamps: tuple[int, ...]) -> ReplayResul
 
 @st.cache_resource(max_entries=4, show_spinner="Replaying every rank at the median rank's pace")
 def load_stragglers(traces: tuple[str, ...], stamps: tuple[int, ...]) -> tuple[StragglerCost, ...]:
-    """What every rank costs, from the cache."""
+    """The cost of every rank, from the cache."""
     return stragglers(load_replay(traces, stamps))
 
 

@@ -50,7 +50,7 @@ LINKED = ("report", "job", "timeline")
 
 
 def page() -> None:
-    """Let the user validate a job here or choose a report, and show it: predicted above measured first, then what follows from them."""
+    """Let the user validate a job here or choose a report, and show it: predicted above measured first, then the analysis."""
     st.write(ABOUT)
     validation_run_ui("report")
     linked = opened_by_link("validate", LINKED) or {}
@@ -149,7 +149,7 @@ def validation_summary_ui(validation: Validation) -> None:
 
 
 def headline_ui(validation: Validation) -> None:
-    """Show whether the fastest schedule is faster than plain PyTorch: in green if it is, in yellow if it is not or nobody can tell.
+    """Show whether the fastest schedule is faster than plain PyTorch: in green if it is, in yellow if it is not or cannot be told.
 
     In red if the machine was too busy to measure.
     """

@@ -1,7 +1,7 @@
-"""The app's page of predictions: a job, a machine and strategies beside what they would give, which follows every change.
+"""The app's page of predictions: a job, a machine and strategies next to the predictions, which follow every change.
 
-Predictions that do not fit in memory come first, in red and without a step time; where too little was measured for a verdict, the page
-offers to measure it.
+Predictions that do not fit in memory come first, in red and without a step time; if too little was measured for a verdict, the page offers
+to measure it.
 """
 
 import time
@@ -74,7 +74,7 @@ Answers = Mapping[str, Answer | Refusal]
 def page() -> None:
     """Show the controls in the sidebar, and the answers to what they say now."""
     run = runs.latest(PAGE)
-    if run is not None and run.command.running:  # measures a job; when it has ended, the page is drawn anew, with the new costs
+    if run is not None and run.command.running:  # measures a job; when it has ended, the page is drawn again, with the new costs
         with st.container(border=True):
             st.fragment(command_ui, run_every=runs.REFRESH_S)(run.command)
     put_link("what if")
@@ -91,7 +91,7 @@ def page() -> None:
 
 
 def settle(batch: int) -> None:
-    """Wait a moment after the batch has changed: another batch is captured anew, and the one after the next click may be what is wanted."""
+    """Wait a moment after the batch has changed: every new batch is captured, and the user may want the one after the next click."""
     if st.session_state.get(_SETTLED, batch) != batch:
         time.sleep(SETTLE_S)
         st.empty()  # a newer change ends this run here
@@ -99,7 +99,7 @@ def settle(batch: int) -> None:
 
 
 def pin_ui(request: JobRequest) -> None:
-    """Offer to keep these answers beside those of other requests."""
+    """Offer to pin these answers next to those of other requests."""
     with st.container(horizontal=True, vertical_alignment="center"):
         if st.button("Pin", icon=":material/keep:", key=f"{BUTTON}pin", help="Keeps these answers side by side with others you pin."):
             pin(request_words(request))
@@ -118,7 +118,7 @@ def refusals_of(answers: Answers) -> dict[str, Refusal]:
 
 
 def answers_ui(request: JobRequest, answers: Answers) -> None:
-    """Show the verdicts, one strategy in detail, all in a table, and the ways to take them along."""
+    """Show the verdicts, one strategy in detail, all in a table, and the ways to export them."""
     for number, (text, refusal) in enumerate(refusals_of(answers).items()):
         st.warning(markdown_escaped(f"{text}: {refusal.words}"))
         if refusal.excess_bytes:
@@ -157,7 +157,7 @@ def verdicts_ui(request: JobRequest, forecasts: Sequence[Answer]) -> None:
 
 
 def fitting_ui(request: JobRequest, text: str, number: int) -> None:
-    """Search for what fits in place of a strategy when the user asks: other jobs are captured and planned for it, which takes a while."""
+    """Search for what fits if a strategy does not, when the user asks: other jobs are captured and planned for it, which takes a while."""
     if not st.button(f"Find what fits instead of {markdown_escaped(text)}", key=f"{BUTTON}fitting {number}"):
         return
     with st.spinner("Predicting other batches and options", show_time=True):
@@ -166,7 +166,7 @@ def fitting_ui(request: JobRequest, text: str, number: int) -> None:
 
 
 def earlier_step_s(request: JobRequest, forecasts: Sequence[Answer]) -> Mapping[str, float]:
-    """The step of each strategy before the last change of the controls, and keeps the present ones for the next change."""
+    """The step of each strategy before the last change of the controls, and stores the present ones for the next change."""
     now = {answer.text: answer.prediction.step_s for answer in forecasts}
     kept = st.session_state.get(_STEPS)
     if kept is None or kept[0] != request:
@@ -197,7 +197,7 @@ def speed_ui(request: JobRequest, answer: Answer) -> None:
 
 
 def figures_ui(answer: Answer, earlier_s: float | None = None) -> None:
-    """Show the figures of one prediction, and on request how they are computed. A step that does not fit has no time to rely on.
+    """Show the figures of one prediction, and on request how they are computed. A step that does not fit has no reliable time.
 
     `earlier_s`: the step before the last change of the controls.
     """
@@ -225,7 +225,7 @@ def figures_ui(answer: Answer, earlier_s: float | None = None) -> None:
 
 
 def _change_words(earlier_s: float | None, step_s: float) -> str | None:
-    """By how much a step has changed, with a sign; None if it has not."""
+    """The change of a step, with a sign; None if it has not changed."""
     if earlier_s in (None, step_s):
         return None
     return f"{'-' if step_s < earlier_s else '+'}{units.duration(abs(step_s - earlier_s))}"
@@ -239,7 +239,7 @@ def document(request: JobRequest, answers: Answers, machine: str) -> dict:
 
 
 def page_sections(document: Mapping[str, Any], chosen: Answer) -> list[Section]:
-    """What a page for a colleague says: the answers in `document`, and the timeline of the chosen one."""
+    """The content of a page for a colleague: the answers in `document`, and the timeline of the chosen one."""
     if "predictions" in document:
         answers = predictions.sections(Predictions.model_validate(document))
     else:

@@ -1,6 +1,6 @@
 """The script that Streamlit runs for every request.
 
-It stands apart from the pages, because Streamlit takes a folder `pages` beside its script for scripts of their own.
+It is not next to the pages, because Streamlit treats modules of a folder `pages` next to its script as separate scripts.
 """
 
 from ui.app.main import main
