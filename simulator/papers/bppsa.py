@@ -204,10 +204,10 @@ def _checks(rnn: EpochsByCase, gru: EpochsByCase, cards: Mapping[str, EpochsByCa
 
 
 def peak_bytes(count: int, report: Callable[[str], None]) -> tuple[int, int]:
-    """Return the most bytes on a device of `count` that share twice as many layers: of a scan, and of GPipe as in appendix B.
+    """Return the peak bytes of a device among `count` that share twice as many layers: of a scan, and of GPipe as in appendix B.
 
-    GPipe has as many microbatches as devices, each as large as the scan's batch, and repeats forwards. Counted is what a method needs: a
-    value from its first access to its last, without the time until the stream that allocated it has its memory again.
+    GPipe has as many microbatches as devices, each as large as the scan's batch, and repeats forwards. The figure counts what a method
+    needs: a value from its first access to its last, without the time until the stream that allocated it has its memory again.
     """
     machine, model = load_machine(SCOPE.cluster, devices=count), f"{chains.__file__}:tanh_{2 * count}"
     report(f"{2 * count} layers on {count} devices")
@@ -254,7 +254,7 @@ def _panels(lines: Mapping[str, Mapping[int, Epoch]], what: str) -> Iterator[Pan
 
 
 def judged(paper: Paper) -> Paper:
-    """Return the paper with the claims judged that executed trainings decide, and with their curves."""
+    """Return the paper with the claims that executed trainings decide, and with their curves."""
     tables = {table.name: table for table in paper.tables}
     decided = {check.name: check for check in claims.of_executions(tables)}
     charts = {chart.name: chart for chart in paper.charts}

@@ -17,7 +17,7 @@ PAPER = registry.get("bppsa")
 _HARDLY, _BOUND = 0.25, 0.5
 #: Two runs of one configuration in the paper differ by up to this share.
 NOISE = 0.05
-#: Backward steps in forward steps that are tried to see on what a claim depends.
+#: Ratios of backward to forward step times that are tried to see what a claim depends on.
 _RATIOS = tuple(number / 10 for number in range(10, 26))
 #: Predicted epochs by case.
 EpochsByCase = Mapping[Case, Epoch]
@@ -111,7 +111,8 @@ def greatest_differ(overall: Mapping[str, float], backward: Mapping[str, float],
 
 
 def why_at_one_point(places: Mapping[str, Machine], cases: Sequence[Case], workloads: Workloads) -> str:
-    """Return what an experiment finds: with how long a backward step on the larger card the claim holds, if the smaller one's is known.
+    """Return the result of an experiment: how long a backward step must be on the larger card for the claim to hold, if the smaller one's
+    is known.
 
     On the smaller card the paper's overall and backward speed-ups at one point imply that back-propagation's backward takes
     (a - 1) b / (b - a) times as long as the forward, as forward and backward / b together take an a-th of forward and backward.

@@ -1,7 +1,7 @@
-"""Predicted epochs of the BPPSA paper: its jobs, planned and simulated like any other, around which goes the paper's training loop.
+"""Predicted epochs of the BPPSA paper: its jobs, planned and simulated like any other, inside the paper's training loop.
 
 The loop (`rnn.py` and `gru.py` of github.com/UofT-EcoSystem/BPPSA-open) copies a batch from pageable memory before each step, which waits
-for the GPU. So iterations do not overlap: each is one iteration that the engine simulates alone, and what the host takes to load a batch.
+for the GPU. So iterations do not overlap: each is one iteration that the engine simulates alone, plus the host's time to load a batch.
 The forward alone is the same loop without backward, where an optimizer without gradients does nothing.
 """
 

@@ -31,7 +31,7 @@ _FLOAT, _MIB = 4, 2**20
 #: Steps that differ by less than this factor count as similar, because the paper's figure is logarithmic.
 _ALIKE = 10.0
 MODEL, LAYERS = "vgg11_pruned", "features."
-#: Shares of the weights that a trained and pruned network keeps, by convolution, as `reproduce bppsa --measure` finds them.
+#: Shares of the weights that a trained and pruned network retains, by convolution, as `reproduce bppsa --measure` finds them.
 KEPT: Mapping[str, float] = MappingProxyType(PAPER.cases["kept"])
 #: Levels of the hybrid scan; figure 10.
 LEVEL = 2
@@ -85,7 +85,7 @@ class _Element:
 def operators(shares: Mapping[str, float] = KEPT) -> list[Operator]:
     """Return the convolutional layers, from the last one to the first one whose input has a gradient.
 
-    `shares`: of the weights that a convolution keeps, by layer; without one, that of the built-in model, the same for every layer.
+    `shares`: of the weights that a convolution retains, by layer; without one, that of the built-in model, the same for every layer.
     """
     graph = Job(MODEL, 1).graph()
     layers = []

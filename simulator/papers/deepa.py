@@ -98,7 +98,7 @@ def _sweep() -> list[tuple[Network, int]]:
 
 
 def reproduce(steps: Steps) -> Paper:
-    """Compute the paper's figures. A network that cannot be captured keeps its rows with that status."""
+    """Compute the paper's figures. A network that cannot be captured retains its rows with that status."""
     divided = {network.name: _divided(network.model, steps) for network in SCOPE.networks}
     predicted = {network.name: steps.predict(Job(network.model, BATCH), ALL) for network in SCOPE.networks}
     batches = {
@@ -200,7 +200,8 @@ def own_rival(own: StepsByStrategy, framework: str) -> str:
 
 
 def _configurations(divided: Found) -> Iterator[tuple]:
-    """Yield figures 9 to 12: the configuration of each layer, by the paper's costs, repaired and as printed, and by what really moves."""
+    """Yield figures 9 to 12: the configuration of each layer, by the paper's costs, repaired and as printed, and by the bytes that really
+    move."""
     for name, own in divided.items():
         if isinstance(own, Refusal):
             yield {"network": name, "costs": "", "layers": "", "configuration": ""}, (), (), status_of(own)

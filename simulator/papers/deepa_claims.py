@@ -34,7 +34,7 @@ IMAGE_EXPOSED, DEEPA_EXPOSED, DEEPA_LATE = f"{IMAGE},overlap=off", f"{DEEPA},ove
 #: DeePa's plan with the paper's choice of configurations.
 DEEPA_CHOICE = f"{DEEPA},cost=repaired"
 ALL = (*FRAMEWORKS, IMAGE, OWT, DEEPA, IMAGE_EXPOSED, DEEPA_EXPOSED, DEEPA_CHOICE)
-#: The share of its time to compute at which VGG-16's last convolutions are divided anew: table 2 prints 0.16 and 0.34 of ours for fc6.
+#: The share of its time to compute at which VGG-16's last convolutions are divided again: table 2 prints 0.16 and 0.34 of ours for fc6.
 QUARTER = 0.25
 #: The share of the links' rates at which 16 K80 are predicted again. On two Xeons of that time, copies through the other processor's memory
 #: reached 0.31 and 0.20 of direct ones: 3.8 of 12.2 GB/s to a P100, 2.5 of 12.9 from it (mpicbg-scicomp/gearshifft, pull request 82).
@@ -277,7 +277,7 @@ def of_large_networks(divided: Found, large: Found, steps: Networks, more: Netwo
 
 
 def _last_linear(own: Divided) -> str:
-    """What the last linear layer takes in the cheapest configuration."""
+    """The time of the last linear layer in the cheapest configuration."""
     layer = max(number for number in range(len(own.fastest)) if own.is_linear(number))
     chosen = own.fastest[layer]
     place = own.tables.place(layer, chosen)

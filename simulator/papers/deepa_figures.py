@@ -49,7 +49,7 @@ class Layers:
     def next_best(self, scale: Scale = AS_IT_IS) -> dict[str, float]:
         """By convolution, how many times as long as by image the best configuration takes that divides anything else.
 
-        `scale`: by what the machine's figures are multiplied.
+        `scale`: factors of the machine's figures.
         """
         ratios = {}
         for name, (network, layer) in self.convolutions.items():
@@ -60,7 +60,7 @@ class Layers:
 
     @cached_property
     def seconds(self) -> dict[str, dict[int, float]]:
-        """By layer, the seconds of image parallelism on so many workers (figure 2)."""
+        """By layer, the seconds of image parallelism by number of workers (figure 2)."""
         own = self._known("Inception-v3")
         if own is None:
             return {}

@@ -87,7 +87,7 @@ class Divided:
         return search.cheapest_of(replace(self.repaired, compute_s=tuple(share * own for own in self.repaired.compute_s)))
 
     def by_image_s(self, layer: int, workers: int, tables: CostTables | None = None) -> float:
-        """Seconds of a layer on so many workers by image, with the sum of its gradients (figure 2). `tables`: others than `tables`."""
+        """Seconds of a layer on `workers` workers by image, with the sum of its gradients (figure 2). `tables`: others than `tables`."""
         tables = tables or self.tables
         place = tables.place(layer, Configuration(n=workers))
         return float(tables.compute_s[layer][place] + tables.update_s[layer][place])
@@ -95,7 +95,7 @@ class Divided:
     def throughputs(self, layer: int, scale: Scale = AS_IT_IS) -> dict[Configuration, float]:
         """Images per second that a layer computes in each configuration on all devices, forward and backward (figure 1).
 
-        `scale`: by what the machine's figures are multiplied.
+        `scale`: factors of the machine's figures.
         """
         machine = scaled(self.machine, scale)
         prices = Prices(machine, CostModel(machine, self.model.profile, self.model.precision))

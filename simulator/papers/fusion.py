@@ -80,7 +80,7 @@ def job(model: str, batch: int, size: int | None = None, optimizer: str = "adam"
 
 
 def reproduce(steps: Steps) -> Paper:
-    """Predict the paper's figures. A step that does not fit on the card, or cannot be predicted, keeps its row with that status."""
+    """Predict the paper's figures. A step that does not fit on the card, or cannot be predicted, retains its row with that status."""
     model, batch, lengths = SCOPE.transformer
     idle_host = steps.under(free_launches=True)
 
@@ -198,7 +198,7 @@ def step_rows(steps: StepsByStrategy, speedups: str, ms: Mapping[str, float] = M
 
 
 def _origin_rows(steps: StepsByStrategy, free: StepsByStrategy) -> Iterator[tuple]:
-    """Yield the gains that remain if the host never waits, and when it takes no time: locality and, on a stream of its own, overlap."""
+    """Yield the gains that remain if the host never waits, and when it takes no time: locality and, on a separate stream, overlap."""
     for text in SHORT:
         refusal = first_refusal(*(each[key] for each in (steps, free) for key in (LOOP, text)))
         gains = [speedup(steps, text), speedup(steps, text.removesuffix(_WAITS)), speedup(free, text)]
@@ -218,7 +218,7 @@ def _gains(labels: Mapping[str, object], steps: StepsByStrategy, *more: Callable
 def _checks(
     predicted: Mapping[str, ByBatch], same: Mapping[str, tuple], shares: Mapping[str, tuple], gpu_bound: Mapping[str, GpuBound]
 ) -> Iterator[Check]:
-    """Every claim for both readings of backward-fusion. Steps beyond the card's memory count too: a trend is no matter of memory."""
+    """Every claim for both readings of backward-fusion. Steps beyond the card's memory count too: a trend does not depend on memory."""
     for text in (BF, BF2):
         points = {
             model: {batch: (steps[LOOP].step_s, steps[FF].step_s, steps[text].step_s) for batch, steps in batches.items()}
@@ -308,7 +308,7 @@ def _points(shown: Mapping[str, tuple[float, StepsByStrategy]]) -> Panel:
 
 
 def measurements(gpu: bool) -> list[Measurement]:
-    """Return the paper's own job on a GPU, or a smaller job on a CPU, which does not tell about the paper's card but runs its schedules.
+    """Return the paper's own job on a GPU, or a smaller job on a CPU, which says nothing about the paper's card but runs its schedules.
 
     The schedules are those of our executors; `calibrate.reproduction` times the loop with hooks too.
     """

@@ -58,8 +58,9 @@ class PipelineScope(Data):
     """The scope of what is computed.
 
     `pairs`: numbers of register pairs whose bounds are computed. `resnets`: networks of tables 5 and 7. `memory`: networks of table 9.
-    `stale`: networks whose percentage of stale weights is computed, beside those above; section 6.3 has a pair of registers more after
-    every two layers, from (3, 5, 7) on, and section 6.4 the placement of hybrid training. `batches`: samples per minibatch of figure 8.
+    `stale`: networks whose percentage of stale weights is computed, in addition to those above; section 6.3 has a pair of registers more
+    after every two layers, from (3, 5, 7) on, and section 6.4 the placement of hybrid training. `batches`: samples per minibatch of figure
+    8.
     `trained`: what this machine trains.
     """
 
@@ -76,7 +77,7 @@ SCOPE = PAPER.scope(PipelineScope)
 
 @dataclass(frozen=True)
 class Pipelined:
-    """The predicted speed-up over one GPU of pipelined training as the paper ran it, and with transfers beside computation."""
+    """The predicted speed-up over one GPU of pipelined training as the paper ran it, and with transfers concurrent with computation."""
 
     speedup: float
     beside: float
@@ -95,7 +96,7 @@ def predictions() -> int:
 
 
 def reproduce(steps: Steps) -> Paper:
-    """Compute the paper's figures. A network that cannot be captured keeps its rows with that status."""
+    """Compute the paper's figures. A network that cannot be captured retains its rows with that status."""
     layers = {name: steps.attempt(name, partial(_numbered_layers, name)) for name in _models()}
     pipelined = {network: _pipelined(network, layers[network.model], steps) for network in SCOPE.resnets}
     networks = (*SCOPE.resnets, *SCOPE.memory)
@@ -276,7 +277,7 @@ def hybrid_bounded(networks: Mapping[Network, Pipelined | Refusal]) -> Check:
 
 
 def more_by_weights(networks: Captured) -> Check:
-    """Judge: what PipeDream is charged beyond stale weights grows with the weights beside the activations."""
+    """Judge: what PipeDream is charged beyond stale weights grows with the weights relative to the activations."""
     points = []
     for network, own in networks.items():
         ratio = sum(layer.weights_bytes for layer in own) / sum(layer.activations_bytes for layer in own)
@@ -302,7 +303,7 @@ def modest_memory(networks: Captured) -> Check:
 
 
 def more_by_stashing(networks: Captured) -> Check:
-    """Judge: PipeDream needs more memory than the paper's pipeline, with its weights as it keeps them rather than as the paper charges."""
+    """Judge: PipeDream needs more memory than the paper's pipeline, with its weights as it stores them rather than as the paper charges."""
     cases = {n.title: [increase(own, n.placement, BATCH) for increase in INCREASES.values()] for n, own in networks.items()}
     return PAPER.claim("weight stashing").each(cases)
 

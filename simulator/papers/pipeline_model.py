@@ -1,9 +1,9 @@
 """What the paper on pipelined training computes from a network's layers: bounds on the speed-up, stale weights, and memory.
 
 Bounds follow from the work of a pipeline's stages alone: transfers and updates take no time. Layers are numbered as in the paper:
-convolutions and linear layers, each with what follows it. Memory is counted as in the paper: plain training holds the weights, and the
-outputs of all layers twice: values and gradients, as torchsummary reports them. Optimizer state and workspaces are left out. Stage i of
-K + 1 also keeps the values of the minibatches whose backward is still to come.
+convolutions and linear layers, each with what follows it. Memory is counted as in the paper: plain training stores the weights, and the
+outputs of all layers twice: values and gradients, as torchsummary reports them. Optimizer state and workspaces are excluded. Stage i of K +
+1 also stores the values of the minibatches whose backward is still to come.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def of_equal_accelerators(pairs: int) -> float:
 
 
 def of_equal_stages(pairs: int) -> float:
-    """Return the speed-up of equal stages, each on a device of its own."""
+    """Return the speed-up of equal stages, each on a separate device."""
     seconds = [1.0] * (pairs + 1)
     return speedup(seconds, seconds, folded=True)
 
@@ -112,12 +112,12 @@ def plain_bytes(layers: Sequence[NumberedLayer], batch: int) -> float:
 
 
 def stale_weights(layers: Sequence[NumberedLayer], placement: Sequence[int]) -> float:
-    """Return the share of weights that lie before the last pair of registers: those that the forward pass reads while they are stale."""
+    """Return the share of weights before the last pair of registers: those that the forward pass reads while they are stale."""
     return sum(layer.weights for layer in layers[: placement[-1]]) / sum(layer.weights for layer in layers)
 
 
 def stale_increase(layers: Sequence[NumberedLayer], placement: Sequence[int], batch: int) -> float:
-    """Return the relative increase by the paper's pipeline: stage i keeps 2 (K - i + 1) further copies of its activations."""
+    """Return the relative increase by the paper's pipeline: stage i stores 2 (K - i + 1) further copies of its activations."""
     pairs = len(placement)
     copies = [2 * (pairs - stage) for stage in range(pairs + 1)]
     return _extra_activations(layers, placement, batch, copies) / plain_bytes(layers, batch)

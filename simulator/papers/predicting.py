@@ -1,4 +1,4 @@
-"""Predict the steps that a paper needs: each job and strategy once, keeping only what tables show."""
+"""Predict the steps that a paper needs: each job and strategy once, storing only what tables show."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from traces.errors import Code, Refusal, SchedcastError
 
 BASELINE = "baseline"
 T = TypeVar("T")
-#: What a kernel takes of the device alone.
+#: The part of the device that a kernel takes alone.
 _SHARES = attrgetter("compute_share"), attrgetter("memory_share")
 
 
@@ -34,7 +34,7 @@ class PredictedStep(Step):
 
     `stretches`: elapsed seconds of forward, backward and update. `streams`: the number of GPU streams that the plan uses. `overlapped_s`:
     seconds per step in which at least two kernels run at once. `least_s`: how long computing units or bandwidth are busy for the kernels of
-    a step, whichever is longer: no order of the same kernels takes less. `convolutions_s`: what convolutions take, one after another.
+    a step, whichever is longer: no order of the same kernels takes less. `convolutions_s`: the time of the convolutions, one after another.
     """
 
     peak_bytes: int
@@ -103,10 +103,10 @@ class Conditions:
     """What is changed in an experiment.
 
     `free_launches`: the host issues tasks in no time, which shows how much of a gain is due to launches. Launches whose cost is in a
-    machine's profile keep their time. `links`: by what the bandwidth of all links is multiplied. `host`: what issues tasks, as
+    machine's profile keep their time. `links`: the factor of the bandwidth of all links. `host`: what issues tasks, as
     `presets.load_machine` takes it. `places`: the share of a GPU's places for blocks that a kernel takes at most; the others are free for
-    other kernels. `filled`: kernels that are bound by bandwidth take all places until they end, so that none runs beside them.
-    `coarse`: an SM holds one block, as on presets that do not say what it holds.
+    other kernels. `filled`: kernels that are bound by bandwidth take all places until they end, so that none runs concurrently. `coarse`:
+    one block is resident on an SM, as on presets without limits of an SM.
     """
 
     free_launches: bool = False
@@ -148,7 +148,7 @@ class Steps:
         return Shares(**{name: seconds / total_s for name, seconds in self._shares.items()}) if total_s else None
 
     def report(self, text: str) -> None:
-        """Report progress, for a paper that predicts in a way of its own."""
+        """Report progress, for a paper with a different way of predicting."""
         self._progress(text)
 
     def attempt(self, text: str, compute: Callable[[], T]) -> T | Refusal:

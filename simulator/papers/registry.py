@@ -8,7 +8,7 @@ The module has `predictions()`: how many predictions it makes, for the progress 
 `judged(paper) -> Paper`: the paper with the claims judged that measured tables decide; and `document(paper) -> Reproduction`: the document
 of the paper alone.
 
-Other claims are judged by predictions alone: that figures rise or fall, have an order, or lie within bounds.
+Other claims are judged by predictions alone: that figures rise or fall, have an order, or are within bounds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,9 +41,9 @@ Bounds = tuple[float | None, float | None]
 class Claim(Data, extra="forbid"):
     """A claim and how it is judged.
 
-    `source`: where the paper says it. `reason`: why it may not have been reproduced. `undecided`: what is said of no case. `said`: a format
-    of one case, from the name `case` and the values by position, or the first words of a trend. `summary`: a format of all cases, from
-    `cases`, `right` and `count`.
+    `source`: where the paper says it. `reason`: why it may not have been reproduced. `undecided`: the words if there is no case. `said`: a
+    format of one case, from the name `case` and the values by position, or the first words of a trend. `summary`: a format of all cases,
+    from `cases`, `right` and `count`.
 
     A trend has a `sign`: y rises (1) or falls (-1) with x, by more than `least_range`, such as the noise between two runs.
     Other claims are about the figures of each case. `figures`: their names (formats of the values), which `label` combines with the case;
@@ -69,7 +69,7 @@ class Claim(Data, extra="forbid"):
     rounding: float = 0.0
 
     def because(self, *figures: object, **words: object) -> "Claim":
-        """Return the claim with what an experiment found in its reason, which is a format."""
+        """Return the claim with the result of an experiment in its reason, which is a format."""
         return self.model_copy(update={"reason": self.reason.format(*figures, **words)})
 
     def trend(self, points: Sequence[tuple[float, float]]) -> Check:
@@ -84,7 +84,7 @@ class Claim(Data, extra="forbid"):
         return self.judged(holds, said, figures)
 
     def each(self, cases: Mapping[str, Sequence], within: Mapping[str, Sequence[Bounds]] | None = None, **words: object) -> Check:
-        """Judge that every case has the order and the bounds. A case without one of its values (None) is left out.
+        """Judge that every case has the order and the bounds. A case without one of its values (None) is skipped.
 
         `cases`: values by case; those beyond the figures are for formats. `within`: bounds of each case. `words`: more for the summary.
 
@@ -236,7 +236,7 @@ class Source(Data):
         """Return a table.
 
         A row is its labels, the values of its first figures, what the paper prints of them, its status, the intervals of the values, and
-        the options of `PaperCase.asks`. All but the labels may be left out, and the published figures and the intervals may be fewer than
+        the options of `PaperCase.asks`. All but the labels may be omitted, and the published figures and the intervals may be fewer than
         the values.
         """
         form = _named(self.tables, name)

@@ -20,7 +20,7 @@ from traces.errors import Refusal
 
 PAPER = registry.get("turbodl")
 _BARRIER, _ASYNC, _ALL = strategies.get("turbodl").steps
-#: The paper's configurations as strategies; each adds one method to the one before. Callbacks of streams start the updates (section 3.1).
+#: The paper's configurations as strategies; each adds one method to the previous one. Callbacks of streams start the updates (section 3.1).
 CUDNN, ASYNC, TURBODL = f"{_BARRIER},layers=caffe", f"{_ASYNC},update=callback", f"{_ALL},update=callback"
 CALLED = {BASELINE: "one stream", CUDNN: "Caffe+cuDNN", ASYNC: "+ asynchronous", TURBODL: "+ priorities"}
 TEXTS = tuple(CALLED)
@@ -71,7 +71,7 @@ def job(model: str, batch: int) -> Job:
 
 
 def reproduce(steps: Steps) -> Paper:
-    """Predict the paper's figures. A step that cannot be predicted keeps its row with that status."""
+    """Predict the paper's figures. A step that cannot be predicted retains its row with that status."""
     steps = steps.under(host=CAFFE)
     other = steps.on(SCOPE.other_machine)
     networks = {case: steps.predict(job(*case), TEXTS) for case in SCOPE.networks}
@@ -164,7 +164,7 @@ def _gains(steps: Steps, cases: Cases, published: Mapping[Case, float], beside: 
 
 
 def _causes(networks: Cases, small: Cases, python: Cases) -> Iterator[tuple]:
-    """Yield what limits the gain of each network, and what becomes of it if one mechanism is another."""
+    """Yield what limits the gain of each network, and the gain if one mechanism is changed."""
     for case, steps in networks.items():
         least_s = figure(steps[TURBODL], "least_s")
         values = (least_s, ratio(figure(steps[CUDNN]), least_s), gain(steps), gain(small[case]), gain(python[case]))
@@ -172,7 +172,7 @@ def _causes(networks: Cases, small: Cases, python: Cases) -> Iterator[tuple]:
 
 
 def _coarse(networks: Cases, coarse: Cases) -> Iterator[tuple]:
-    """Yield what priorities add to asynchronous layers, with the blocks that an SM holds and with coarse ones."""
+    """Yield what priorities add to asynchronous layers, with the resident blocks of an SM and with coarse ones."""
     for case, steps in networks.items():
         values = [speedup(each, TURBODL, ASYNC) for each in (steps, coarse[case])]
         yield {"network": case[0], "batch": case[1]}, values

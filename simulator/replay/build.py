@@ -29,7 +29,7 @@ from traces.formats.recording import COLLECTIVE as COLLECTIVE_WORK
 from traces.formats.recording import MEMCPY, Recording
 from traces.formats.synchronization import UNEXPLAINED_S, Order, recover
 
-#: What ranks wait for is in doubt if less than this share of their collectives has a partner.
+#: The waits of ranks are uncertain if less than this share of their collectives has a partner.
 LEAST_JOINED = 0.5
 #: torch.cuda offers streams of priorities 0 to -3.
 PRIORITY_LEVELS = 4
@@ -193,7 +193,7 @@ class _Builder:
         return -1, key
 
     def _machine(self, threads: int) -> Machine:
-        """Return a machine in which each stream has an SM of its own, because recorded durations already include contention.
+        """Return a machine in which each stream has a separate SM, because recorded durations already include contention.
 
         The usual gap follows each work. There is no host lane: host threads are tasks.
         """
@@ -219,7 +219,7 @@ class _Builder:
         )
 
     def _doubt(self, together: int, alone: int) -> str:
-        """Return why what ranks wait for is not certain. `together`, `alone`: collectives with and without a partner on another rank."""
+        """Return why the waits of ranks are uncertain. `together`, `alone`: collectives with and without a partner on another rank."""
         total = together + alone
         if len(self.ranks) < 2 or together >= max(1, LEAST_JOINED * total):
             return ""
@@ -255,7 +255,7 @@ class _Builder:
 
 
 def _callers(rank: Recording, iterations: Iterations) -> dict[int, tuple[str, int]]:
-    """Return by launch the ops around it, as `Recorded.callers` has them, and the how-manieth such call of its iteration it is."""
+    """Return by launch the ops around it, as `Recorded.callers` has them, and the number of this call in its iteration."""
     numbers: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)  # of operators, in order of their start
     named = ((call, index, rank.operators.callers(call)) for call, index in rank.operators.of_call.items())
     names = {call: (index, callers) for call, index, callers in named if callers}
@@ -266,7 +266,7 @@ def _callers(rank: Recording, iterations: Iterations) -> dict[int, tuple[str, in
 
 
 def _before(order: Order, index: int, previous: int) -> list[int]:
-    """Return the works that a work waits for. `previous`: the work before it in its lane, -1 if there is none."""
+    """Return the works that a work waits for. `previous`: the previous work in its lane, -1 if there is none."""
     return [other for other in (previous, *order.work_after.get(index, ())) if other >= 0]
 
 

@@ -167,7 +167,7 @@ def _exposed(plan: Plan, timeline: Timeline, begin_s: float, end_s: float) -> fl
 
 
 def _worst(replay: Replay, measured: Timeline, simulated: Timeline, predicted: Timeline, count: int) -> tuple[MisplacedKernel, ...]:
-    """Return the works with the largest errors. Of the works that have one cause in common, only the one with the largest error counts."""
+    """Return the works with the largest errors. Of the works with a common cause, only the one with the largest error counts."""
     tasks = {task.name: task for task in replay.plan.tasks}
     recorded = {span.task: span.start_s for span in measured.spans}
     starts = {span.task: span.start_s for span in predicted.spans}

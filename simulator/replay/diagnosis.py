@@ -5,10 +5,10 @@ copy or memory set runs; else the device is idle. Idle time belongs to what the 
 
 - *data loader*: its launch, while the host waited for the next batch, or loaded it itself.
 - *allocation*: its launch, while the host took or returned memory of the device (`cudaMalloc`, `cudaFree`).
-- *host*: its launch. The host was busy with other Python and launches while the device ran dry.
-- *synchronization*: its launch as well, but the host had been blocked by the device until it ran dry: a synchronizing call or a blocking
-  copy. Nothing could be queued. Without the call, the host would have come earlier by as long as it was blocked: this is what the call
-  costs, and the host's work after it is *host*.
+- *host*: its launch. The host was busy with other Python code and launches while the device ran out of work.
+- *synchronization*: its launch as well, but the host had been blocked by the device until it ran out of work: by a synchronizing call or a
+  blocking copy. Nothing could be queued. Without the call, the launch would have come earlier by the time for which the host was blocked:
+  this is the cost of the call, and the host's work after it is *host*.
 - *dependency*: work of another stream.
 - *other rank*: work of another device.
 - *between kernels*: the work before it in its stream. Every kernel has such a pause.
@@ -178,7 +178,7 @@ class _Causes:
         self._all_arrived = self._last_arrivals(device_part(replay.plan, timeline))
 
     def _host_before(self, tasks: Sequence[Task]) -> dict[str, str]:
-        """Return by task of a host thread the one before it."""
+        """Return by task of a host thread the previous one."""
         last: dict[tuple[str, int], str] = {}
         before = {}
         for task in tasks:
@@ -256,7 +256,7 @@ class _Causes:
     def _cause(self, span: Span, name: str, idle_s: float) -> tuple[Part, float]:
         """Return why `span` started no earlier, if `name` was the last that it waited for and the device was idle from `idle_s` on.
 
-        Also returns for how long at most that is the reason: for a synchronization, how long it held its thread.
+        Also returns for how long at most that is the reason: for a synchronization, how long it blocked its thread.
         """
         before, always = self._tasks[name], float("inf")
         if before.device != HOST:

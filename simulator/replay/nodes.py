@@ -2,8 +2,8 @@
 
 The host threads of a recording become launches, waits, and the gaps between them. A launch lasts from the start of its call to the moment
 at which its work may start (the end of the call plus the usual launch latency). A wait lasts from the end of the work that it waits for to
-its return. The time between calls is a gap: Python, and calls that order nothing. It is called after the op or annotation that covers it,
-if one does. A data loader's time is a gap of its own.
+its return. The time between calls is a gap: Python, and calls that order nothing. It is named after the op or annotation that covers it, if
+there is one. A data loader's time is a separate gap.
 """
 
 import re
@@ -39,7 +39,7 @@ def is_host(task: Task) -> bool:
 
 @dataclass(slots=True)
 class Node:
-    """A future task. `after`: positions of the nodes that it waits for, besides the node before it in its lane."""
+    """A future task. `after`: positions of the nodes that it waits for, in addition to the previous node in its lane."""
 
     label: str
     body: Host | Recorded
@@ -147,7 +147,7 @@ _RANK = re.compile(r"rank (\d+): ")
 
 
 def rank_prefix(rank: int) -> str:
-    """Return what the names of a rank's tasks begin with if there are several ranks."""
+    """Return the prefix of the names of a rank's tasks if there are several ranks."""
     return f"rank {rank}: "
 
 

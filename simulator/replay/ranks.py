@@ -4,12 +4,12 @@ For each name, the ranks' sequences of collectives are aligned so that the ends 
 first collectives of a rank. Pairs whose ends are then far apart are not joined. Traces do not record communicators, so collectives of one
 name are identified by their order.
 
-A collective ends on all its ranks at once. If the ends of most collectives are apart by one and the same time, the ranks' clocks are, and
-that time is taken off: ranks on different machines have clocks of their own.
+A collective ends on all its ranks at once. If the ends of most collectives differ by the same time, the ranks' clocks do, and that time is
+subtracted: ranks on different machines have different clocks.
 
-A replay of a rank takes some 20 MB, and the question of what each rank costs takes time with their number squared. Of many ranks, only some
-are therefore replayed: those that the others wait for, and some that stand for the rest. All are read, one after another, but of each only
-its collectives are kept, so that memory does not grow with their number.
+A replay of a rank takes some 20 MB, and the time to compute each rank's cost grows with their number squared. Therefore, only some of many
+ranks are replayed: those that the others wait for, and representatives of the rest. All are read, one after another, but only the
+collectives of each are retained, so that memory does not grow with their number.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ MOST_REPLAYED, LATEST = 8, 3
 
 
 class _Read(NamedTuple):
-    """What is kept of a rank: its trace, its position among the trace's ranks, its number, its clock, its collectives."""
+    """What is retained of a rank: its trace, its position among the trace's ranks, its number, its clock, its collectives."""
 
     trace: Path | str
     position: int
@@ -53,7 +53,7 @@ def read_ranks(
             collectives = tuple(work for work in own.works if work.category == COLLECTIVE)
             read.append(_Read(trace, position, own.rank, own.origin_ns, collectives))
             kept += [own] if len(traces) <= MOST_REPLAYED else []
-    if len({own.rank for own in read}) < len(read):  # profilers that know no ranks call all of them 0
+    if len({own.rank for own in read}) < len(read):  # profilers without ranks number all of them 0
         read = [own._replace(rank=number) for number, own in enumerate(read)]
     read, notes = _on_one_clock(read)
     if len(read) <= MOST_REPLAYED:
@@ -72,7 +72,7 @@ def read_ranks(
 
 
 def _on_one_clock(read: Sequence[_Read]) -> tuple[list[_Read], tuple[str, ...]]:
-    """Return the ranks on the clock of the first, and what to note of clocks that were apart."""
+    """Return the ranks on the clock of the first, and notes on clocks that differ."""
     ahead = [clock_ahead(read[0].collectives, own.collectives, (own.origin_ns - read[0].origin_ns) / 1e9) for own in read]
     apart = [(own.rank, clock) for own, clock in zip(read, ahead, strict=True) if clock.seconds]
     apart.sort(key=lambda each: -abs(each[1].seconds))
@@ -126,7 +126,7 @@ class Clock(NamedTuple):
 def clock_ahead(reference: Sequence[Work], works: Sequence[Work], shift_s: float) -> Clock:
     """Return how far the clock of `works` is ahead of that of `reference`, from the ends of the collectives of both.
 
-    `shift_s`: what to add to the times of `works`, as far as the recordings say. The clocks are one if the ends of half of the collectives
+    `shift_s`: what to add to the times of `works`, according to the recordings. The clocks are one if the ends of half of the collectives
     agree as they are; else they are apart by the time that brings most ends together, if these are at least half, and `FEWEST`. Of several
     such times, the one for which the fewest collectives are missing from a recording counts.
     """

@@ -20,7 +20,7 @@ DIGITS = 9
 
 
 def predecessors(tasks: Sequence[Task], ends_s: Mapping[str, float]) -> dict[str, str]:
-    """Return by task the one that ended last of all that it waited for: its edges, and the task before it in its lane.
+    """Return by task the one that ended last of all that it waited for: its edges, and the previous task in its lane.
 
     `tasks` are in issue order. Of several that ended at the same time, work of a device comes before the host. Tasks that are not in
     `ends_s` count as absent; a task that waited for nothing has no entry.
@@ -58,7 +58,8 @@ class Replay:
     """A recording that can be simulated.
 
     `notes` tell what was assumed because the recording does not contain it. `recorded` is the recorded timeline of the device work and the
-    host threads under the plan's task names; the simulation does not use it. `doubt`: why what ranks wait for is not certain; "" if it is.
+    host threads under the plan's task names; the simulation does not use it. `doubt`: why the waits of ranks are uncertain; "" if they are
+    certain.
     """
 
     plan: Plan
@@ -70,7 +71,7 @@ class Replay:
 
     @property
     def recording(self) -> Timeline:
-        """`recorded`. Raises ValueError for a replay without it, which no recording was made for."""
+        """`recorded`. Raises ValueError for a replay without it, which was made without a recording."""
         if self.recorded is None:
             raise ValueError("this replay carries no recorded timeline; build it from traces")
         return self.recorded

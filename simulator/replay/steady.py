@@ -1,4 +1,4 @@
-"""The step time of a replay in the long run, if its recorded steps are repeated for ever.
+"""The step time of a replay in the long run, if its recorded steps are repeated forever.
 
 The mean length of the recorded steps is measured from the end of the first to the end of the last. A change may move these two ends by
 different times although the pace stays the same, for example if the device is behind the host at the first end and not at the last. The
@@ -31,7 +31,8 @@ def pace_s(replay: Replay) -> float | None:
 
     None for fewer than two steps, and for a recording whose steps wait for too many different tasks of the steps before.
 
-    A task that waits for one of before the repetition waits, in each later one, for the task as far from the end of the same lane.
+    A task that waits for one of before the repetition waits, in each later one, for the task at the same distance from the end of the same
+    lane.
     """
     names = {task.name: index for index, task in enumerate(replay.plan.tasks)}
     if len(replay.steps) < 2:
@@ -57,7 +58,7 @@ def pace_s(replay: Replay) -> float | None:
 
 
 def _places_from_end(tasks: Sequence[Task]) -> dict[str, tuple[Lane, int]]:
-    """Return by task its lane, and the how-manieth it is in that lane from the end."""
+    """Return by task its lane, and its position in that lane from the end."""
     seen: Counter[Lane] = Counter()
     places = {}
     for task in reversed(tasks):

@@ -1,14 +1,14 @@
 """Why one run's step is longer than another's, in terms that add up to the difference.
 
 The nodes of the two runs are paired, and runs between them are simulated: the first with the second's kernel times, with its launches, with
-its synchronizations, and so on, in every combination. A term's share is the mean of what it adds over all orders of exchange. What the
-simulations of the two runs themselves are off by is the remainder.
+its synchronizations, and so on, in every combination. A term's share is the mean of its contribution over all orders of exchange. The error
+of the simulations of the two runs themselves is the remainder.
 
-What contributes to a term: kernels by name and phase, host time by call, or by what it precedes.
+Contributions to a term: kernels by name and phase, host time by call, or by what it precedes.
 
 A term's durations go from those of the first run to those of the second in small steps, once with all other terms of the first run and once
-with those of the second. A node contributes its change wherever it is on the critical path of the counted steps. What two nodes cause only
-together, or in the company of other terms, is no one's; it is left as the rest.
+with those of the second. A node contributes its change wherever it is on the critical path of the counted steps. Effects that two nodes
+have only together, or together with other terms, belong to no node; they remain as the rest.
 
 Fair shares of a difference (Shapley): what each term adds, as the mean over all orders in which the terms can be exchanged.
 """
@@ -51,7 +51,7 @@ def fair_shares(terms: Sequence[str], value: Callable[[frozenset[str]], float]) 
     return shares
 
 
-#: Where between the two runs the critical path is looked at.
+#: The points between the two runs at which the critical path is examined.
 PLACES = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
@@ -88,7 +88,7 @@ def _seconds(node) -> float:
 
 
 def _label(hybrid: Hybrid, index: int) -> str:
-    """What a node is called: by the first run, and by the second if another kernel took its place."""
+    """The name of a node: in the first run, and by the second if another kernel took its place."""
     a, b = hybrid.in_a[index], hybrid.in_b[index]
     if a is None or b is None:
         return f"{either(a, b).label} (only in {'B' if a is None else 'A'})"
@@ -104,7 +104,7 @@ NOT_REPLAYED = "not explained by the replays"
 
 
 def difference(a: Run, b: Run, compared: WhatCompared, remainder: str) -> Diff:
-    """Explain `b.step_s` − `a.step_s`. `remainder`: the name of what the simulations are off by.
+    """Explain `b.step_s` − `a.step_s`. `remainder`: the name of the simulations' error.
 
     Raises SchedcastError if the two have too little in common, or if a step takes no time.
     """

@@ -1,9 +1,9 @@
 """Runs between two: one run's nodes with some terms, such as the durations of its kernels, taken from the other.
 
 The hybrid has the nodes of both. Paired nodes are one. A node that only one run has is absent while its term is the other run's: it takes
-no time and delays nothing. Its place in the other run's order is behind the nodes that stand before it in its own lane, and that it waits
-for. With all terms of the first run, the times are those of the first run; with all terms of the second, those of the second. In between,
-a node does not wait for nodes that stand behind it.
+no time and delays nothing. Its place in the other run's order is after the previous nodes of its own lane, and after those that it waits
+for. With all terms of the first run, the times are those of the first run; with all terms of the second, those of the second. In between, a
+node does not wait for later nodes.
 """
 
 from collections import Counter
@@ -16,9 +16,9 @@ from simulator.replay.diff.run import ORDER, PAUSES, SYNCHRONIZATION, Lane, Node
 
 @dataclass(frozen=True)
 class Structure:
-    """What one run gives, by node of the hybrid: the lane, and what it waits for; and all nodes in order.
+    """The structure of one run, by node of the hybrid: the lane, and what it waits for; and all nodes in order.
 
-    `synced`: the device's work that a host's node waits for. `others`: all else that a node waits for.
+    `synced`: the device's work that a host's node waits for. `others`: everything else that a node waits for.
     """
 
     order: list[int]
@@ -165,7 +165,7 @@ def _by_id(run: Run, ids: list[int], count: int) -> list[Node | None]:
 
 
 def either(a: Node | None, b: Node | None) -> Node:
-    """The first of two nodes that stand for each other, or the second if there is no first."""
+    """The first of two paired nodes, or the second if there is no first."""
     node = a or b
     assert node is not None, "a node is of one of the runs at least"
     return node

@@ -1,7 +1,7 @@
 """Pair the nodes of two runs: device work by its name and order, step by step, and host time by what it launches.
 
-Work of one name that has another place in the other run, because it moved to another stream or before its neighbor, is paired as well: its
-place is then what differs, not its duration.
+Work of one name that has another place in the other run, because it moved to another stream or before its neighbor, is paired as well: then
+its place differs, not its duration.
 
 Another precision, library or GPU has other kernels for the same ops. If names pair too little, work without a partner of its name is paired
 with that of the same call of the same op, if both runs call that op, from the same place, equally often in that step.
@@ -212,7 +212,7 @@ class _Pairer:
         self._add(refined(members_a, members_b, keys))
 
     def _between(self, members_a: Sequence[int], members_b: Sequence[int], passes: Sequence[int]) -> None:
-        """Pair what is left between the pairs of two lanes."""
+        """Pair the remaining nodes between the pairs of two lanes."""
         position = {index: at for at, index in enumerate(members_a)}
         begin_a = begin_b = 0
         for at_b, index_b in [*enumerate(members_b), (len(members_b), -1)]:
@@ -252,7 +252,7 @@ class _Pairer:
                 )
 
     def _hosts(self) -> None:
-        """Pair launches of paired work, then what lies between these in their threads, by its name."""
+        """Pair launches of paired work, then the nodes between them in their threads, by name."""
         self._add(
             (self.a[index_a].launch, self.b[index_b].launch)
             for index_b, index_a in sorted(self.of_b.items())

@@ -15,11 +15,11 @@ from traces.documents.timeline import Timeline
 from traces.errors import SchedcastError
 from traces.formats.iterations import WHOLE
 
-#: Terms of a difference besides those of `simulator.predict.waterfall`; a node's own time belongs to one of them.
+#: Terms of a difference in addition to those of `simulator.predict.waterfall`; a node's own time belongs to one of them.
 KERNELS, COPIES, PYTHON = "kernels", "copies", "Python between launches"
 #: What belongs to no node's own time: host calls that wait for a device, the order of streams and threads, pauses after device work.
 SYNCHRONIZATION, ORDER, PAUSES = "synchronization", "order of work", "pauses between kernels"
-#: All that a recording has before its first step.
+#: Everything in a recording before its first step.
 EARLIER = "what ran before the first step"
 
 Lane = tuple[str, int | str]
@@ -29,8 +29,8 @@ Lane = tuple[str, int | str]
 class Node:
     """Work of a device, or time on a host thread.
 
-    `names`: what it is called, from the exact name to a class; nodes of two runs are aligned by these. `label`: for people. `after`: nodes
-    that it waits for, besides the node before it in its lane; `launch`: the one of them that launched it, -1 if none. `pause_s` follows it.
+    `names`: its names, from the exact name to a class; nodes of two runs are aligned by these. `label`: for people. `after`: nodes that it
+    waits for, in addition to the previous node in its lane; `launch`: the one of them that launched it, -1 if none. `pause_s` follows it.
     `step`: the compared step in which a device's work counts, -1 before the first. `callers`, `call`: as those of `Recorded`.
     """
 
@@ -50,7 +50,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Run:
-    """Nodes in issue order: each stands after those that it waits for.
+    """Nodes in issue order: each comes after those that it waits for.
 
     `steps`: how many are compared. `step_s`: the recorded (or stated) step time, its mean over those that count. `whole`: whether the
     period begins at time 0 and lasts until all has ended; else it is that of `simulator.replay.compare`. `timeline`: what to draw.
@@ -65,7 +65,7 @@ class Run:
     notes: tuple[str, ...] = ()
 
 
-#: Tasks of a run at most: later steps of a long recording are left out, so that a comparison takes seconds.
+#: The most tasks of a run: later steps of a long recording are skipped, so that a comparison takes seconds.
 MOST_TASKS = 60_000
 _TERMS = {"kernel": KERNELS, "memcpy": COPIES, "memset": COPIES, "collective": COMMUNICATION}
 

@@ -1,8 +1,8 @@
-"""What each rank, and each kind of work, costs a job of several ranks: the job is replayed with the median rank's times instead.
+"""How much each rank, and each kind of work, delays a job of several ranks: the job is replayed with the median rank's times instead.
 
 The median rank of a kind is the one whose total time of that kind is the median (of two ranks: the shorter). A rank's work takes the time
 of the same work on the median rank, aligned as two runs are; work that the median rank does not have takes none. The time before a thread's
-first call is a kind of its own, `START`: it says how much later the rank began. What ran before the first step keeps its times.
+first call is a separate kind, `START`: it says how much later the rank began. What ran before the first step keeps its times.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ def _members(replay: Replay) -> dict[int, list[int]]:
 
 
 def _median_times(recorded: Replayed, members: Mapping[int, Sequence[int]]) -> dict[tuple[int, str], dict[str, float]]:
-    """Return by rank and kind the durations of the median rank by task; without those that stay as they are."""
+    """Return by rank and kind the durations of the median rank by task; without unchanged ones."""
     tasks = recorded.replay.plan.tasks
     whole = run_of_replay(recorded, "", comparable_steps(recorded.replay))
     members = {rank: [index for index in own if index < len(whole.nodes)] for rank, own in members.items()}

@@ -21,11 +21,11 @@ from traces.documents.timeline import Span, Timeline
 
 #: A mean is disturbed if it is this many times the median of all recorded executions of the task.
 DISTURBED = 1.5
-#: Tasks run beside others if that is so for this much more (or less) of their time than predicted.
+#: Tasks run concurrently with others if they do so for this much more (or less) of their time than predicted.
 BESIDE = 0.25
 #: An error below this share of the prediction needs no cause.
 SMALL_ERROR = 0.05
-#: What a task's name ends in besides its op: .dX, .dW, .dB, and numbers of microbatches and shards.
+#: The suffixes of a task's name after its op: .dX, .dW, .dB, and numbers of microbatches and shards.
 _SUFFIX = re.compile(r"[.@#:\s\[].*$")
 
 
@@ -103,7 +103,7 @@ def task_errors(comparison: Comparison) -> list[TaskError]:
 
 
 def op_of(span: Span) -> str:
-    """Return the op that a span runs: convolution_backward of features.0/convolution_backward.dW; of what moves data, its first word."""
+    """Return the op that a span runs: convolution_backward of features.0/convolution_backward.dW; for data movement, its first word."""
     if span.phase in (TRANSFER, COLLECTIVE):
         return span.task.partition(" ")[0]
     return _SUFFIX.sub("", span.task.rpartition("/")[2]) or span.task

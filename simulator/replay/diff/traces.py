@@ -1,7 +1,7 @@
 """Compare two recorded traces, two timelines, or what a validation predicted and measured.
 
 A timeline does not say what a task waited for. A task that starts later than the end of the task before it in its lane waited for the task
-of another lane that was the last to end by then, if any ended in between. What is left is time between tasks: launches, the executor, or
+of another lane that was the last to end by then, if any ended in between. The remaining time is between tasks: launches, the executor, or
 something that is not in the timeline.
 """
 

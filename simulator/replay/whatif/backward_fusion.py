@@ -116,7 +116,7 @@ def _reduces(task: Task) -> bool:
 
 
 def _pieces(run: Sequence[Task], hosts: dict[str, list[Task]], layers: int, launch_s: float) -> list[_Piece]:
-    """Return the pieces of an update. `launch_s`: what a launch takes that was not recorded."""
+    """Return the pieces of an update. `launch_s`: the time of a launch that was not recorded."""
     if recorded_form(run) == "for":
         size = _repeats(run)
 
@@ -177,7 +177,7 @@ def _launch_times(run: Sequence[Task], tasks: Sequence[Task], launch_of: dict[st
 
 
 def _insert(inserted, anchor: Task, launch: str | None, tasks, position, kernel: Task, hosts: list[Task]) -> None:
-    """Insert a kernel after its anchor, and its host tasks after the anchor's launch; directly before the kernel if that is unknown."""
+    """Insert a kernel after `anchor`, and its host tasks after the launch of `anchor`; directly before the kernel if that is unknown."""
     stream = tasks[position[launch]].stream if launch else hosts[0].stream if hosts else 0
     hosts = [replace(task, stream=stream) for task in hosts]
     inserted.setdefault(launch or anchor.name, []).extend(hosts)

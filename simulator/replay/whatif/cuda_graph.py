@@ -2,8 +2,8 @@
 
 No capture allows a synchronization.
 
-It refuses a job that launches CUDA graphs already: what such a job launches outside of them is what it could not capture, or chose not to,
-so that one graph of the whole step would promise too much.
+It refuses a job that launches CUDA graphs already: such a job could not capture, or chose not to capture, what it launches outside of them,
+so one graph of the whole step would promise too much.
 """
 
 from bisect import bisect_right
@@ -90,7 +90,7 @@ def _synchronizations(tasks: Sequence[Task], launch_of: Mapping[str, str]) -> li
 
 
 def _groups(replay: Replay, launch_of: Mapping[str, str], synchronizations: Sequence[int]) -> list[set[str]]:
-    """Return the launches of each step on each device, apart where a synchronization lies between launches of kernels.
+    """Return the launches of each step on each device, divided at synchronizations between launches of kernels.
 
     Without steps, all launches of a device are of one step. Copies to the device before the kernels may block: they stay in the group.
     """

@@ -25,7 +25,7 @@ def device_work(replay: Replay) -> list[Task]:
 
 
 def launches(tasks: Iterable[Task]) -> dict[str, str]:
-    """Return by device task the host task that launched it: the last host task that it waits for. Device tasks without one are left out."""
+    """Return by device task the host task that launched it: the last host task that it waits for. Device tasks without one are omitted."""
     hosts = {task.name for task in tasks if is_host(task)}
     launch_of = {}
     for task in tasks:
@@ -100,7 +100,7 @@ def without(replay: Replay, names: Collection[str], instead: Mapping[str, Sequen
 
 
 def _remaining_steps(replay: Replay, names: Collection[str]) -> tuple[RecordedStep, ...]:
-    """Return the steps with the first and the last device task that remain of each; a step without any is left out."""
+    """Return the steps with the first and the last device task that remain of each; a step without any is dropped."""
     tasks = replay.plan.tasks
     position = {task.name: index for index, task in enumerate(tasks)}
     steps = []
@@ -125,7 +125,7 @@ def backward_names(tasks: Sequence[Task], updates: Collection[str] = ()) -> set[
     """Return the names of the tasks that compute gradients. `updates` are the names of tasks that do not.
 
     These are the kernels of phase backward. If there are none, they are the kernels launched by another thread than the one that launches
-    the updates (or the first kernel), because autograd has a thread of its own. If there are none of these either, they are the kernels
+    the updates (or the first kernel), because autograd has a separate thread. If there are none of these either, they are the kernels
     with a name that says backward.
     """
     kernels = [task for task in tasks if not is_host(task) and task.body.category == "kernel" and task.name not in updates]

@@ -1,6 +1,6 @@
 """The rule loader: a faster data loader, or one with worker processes.
 
-With workers, the main thread no longer loads. For each batch it takes one from a queue, which costs it time of its own, measured on two
+With workers, the main thread no longer loads. For each batch it takes one from a queue, which takes additional time, measured on two
 pairs of traces (V100, ResNet-50, batches of 19.3 MB, pageable memory, 0 and 4 workers; PyTorch 2020 and 2021, two hosts):
 
 - `HAND_OVER_S`: the queue and the tensor's new mapping, 0.1 to 1.9 ms, in the mean 1.1 on the one host and 0.9 on the other;
@@ -8,9 +8,9 @@ pairs of traces (V100, ResNet-50, batches of 19.3 MB, pageable memory, 0 and 4 w
 - `TOUCH_S_PER_BYTE`: the copy to the device touches each page of shared memory first: 2.1 to 3.3 ms, and 2.3 to 3.6 ms. The copy itself
   blocks the host until the device comes to it, as in any replay: where the device is the slower of the two, most of a long
   `cudaMemcpyAsync` is this wait, not the copy;
-- `CONTENTION`: everything else that the host does takes longer beside the workers: by 2.1 and 4.6 %.
+- `CONTENTION`: everything else that the host does takes longer while the workers run: by 2.1 and 4.6 %.
 
-Pinned memory is copied by a thread beside the main one, and needs neither of the two costs per byte. The constants are the means of both
+Pinned memory is copied by a separate thread, and needs neither of the two costs per byte. The constants are the means of both
 pairs. With those of one pair alone, the step of the other is predicted as 120.7 ms (117.0 measured) and 170.3 ms (174.2 measured): see
 `tests/simulator/replay/whatif/test_loader.py`. The interval goes from none of these costs to twice as much.
 
@@ -51,7 +51,7 @@ AHEAD = 2
 MOST_WORKERS = 1024
 #: Waiting for workers below this share of the step is the hand-over of a batch that is ready.
 READY_SHARE = 0.05
-#: What the time in which workers make a batch is called.
+#: The name of the time in which workers make a batch.
 MADE = "load a batch"
 _PAGEABLE = re.compile(r"HtoD \(Pageable")
 _WORKERS = re.compile("MultiProcessing")
@@ -80,14 +80,14 @@ COSTS = WorkerCosts(HAND_OVER_S, UNMAP_S_PER_BYTE, TOUCH_S_PER_BYTE, CONTENTION)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """So many workers, or what the time of loading is multiplied by."""
+    """The number of workers, or the factor of the loading time."""
 
     workers: int = 0
     scale: float = 1.0
 
 
 def parse(rest: str) -> Request:
-    """Return what is asked for."""
+    """Return the request."""
     text = rest.strip()
     if not text.startswith("workers"):
         return Request(scale=speed(text))
@@ -112,14 +112,14 @@ def apply(replay: Replay, request: Request) -> tuple[Replay, list[str]]:
 
 
 def extremes(replay: Replay, request: Request) -> tuple[Replay, ...]:
-    """Return what workers would give if they cost the main process nothing, and twice as much; nothing for other requests."""
+    """Return the result of workers that cost the main process nothing, and twice as much; nothing for other requests."""
     if not request.workers:
         return ()
     return tuple(with_workers(replay, request.workers, COSTS.times(factor)) for factor in (0.0, 2.0))
 
 
 def with_workers(replay: Replay, workers: int, costs: WorkerCosts = COSTS) -> Replay:
-    """Return the replay of a job that loads in its main process with so many workers instead."""
+    """Return the replay, with workers, of a job that loads in its main process."""
     loading = _loading(replay)
     ready_s = {task.name: task.body.duration_s / workers for task in loading}
     copied = _copied_bytes(replay.plan.tasks, loading)

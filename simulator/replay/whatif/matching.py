@@ -1,6 +1,6 @@
-"""Parse what the texts of rules have in common, and find the kernels that they name: by a regular expression, or by a class of kernels.
+"""Parse the common parts of rules' texts, and find the kernels that they name: by a regular expression, or by a class of kernels.
 
-A regular expression can take exponential time, and Python's `re` cannot be interrupted. The search therefore runs in a process of its own,
+A regular expression can take exponential time, and Python's `re` cannot be interrupted. The search therefore runs in a separate process,
 which is killed if it takes too long or too much memory.
 
 A speed in the text of a rule is written so that larger is faster: `2x faster`, `1.5x slower`, or `free` for something that takes no time.
@@ -28,7 +28,7 @@ from traces.formats.recording import KERNEL
 
 #: Name, regular expression for ops, and one for kernels. A kernel is of the first class that matches its op; its own name decides only if
 #: none does, or if no op was recorded. Ops are PyTorch's, with the names of autograd's nodes; kernels are those of cuDNN, cuBLAS,
-#: CUTLASS and PyTorch. cuDNN's kernels of batch norm, pooling and softmax stand before its convolutions. A compiled kernel whose name lists
+#: CUTLASS and PyTorch. cuDNN's kernels of batch norm, pooling and softmax come before its convolutions. A compiled kernel whose name lists
 #: a convolution among what was fused computes what follows the convolution.
 _NOT_FUSED = "^(?!triton_(poi|red|per)_).*"
 _CLASSES = (
@@ -46,7 +46,7 @@ _CLASSES = (
     ("element-wise operations", None, "elementwise_kernel"),
     ("reductions", None, "reduce_kernel"),
 )  # fmt: skip
-#: A change of layout is a class of its own whichever op needs it.
+#: A change of layout is a separate class whichever op needs it.
 LAYOUT = "layout changes"
 _LAYOUT = re.compile("nchwToNhwc|nhwcToNchw|transpose")
 _OPS = tuple((name, re.compile(regex, re.IGNORECASE)) for name, regex, _ in _CLASSES if regex)
@@ -56,7 +56,7 @@ NAMES = frozenset((LAYOUT, *(name for name, *_ in _CLASSES)))
 
 
 class KernelClass(NamedTuple):
-    """Kernels of one kind: what they compute, what a rule calls them (a name of `NAMES`, or `^NAME$`), and their seconds."""
+    """Kernels of one kind: what they compute, their name in rules (a name of `NAMES`, or `^NAME$`), and their seconds."""
 
     name: str
     pattern: str
@@ -64,9 +64,8 @@ class KernelClass(NamedTuple):
 
 
 def kernel_classes(work: Iterable[Task]) -> list[KernelClass]:
-    """Return the classes of the kernels in `work`, the largest first. A kernel of no known class is a class of its own short name.
-
-    A class of a short name has all kernels of that name, as the rule that names it has.
+    """Return the classes of the kernels in `work`, the largest first. A kernel of no known class forms a class with its short name. Such a
+    class has all kernels of that name, like the rule that names it.
     """
     kernels = [task.body for task in work if task.body.category == KERNEL]
     seconds: dict[str, float] = defaultdict(float)
@@ -82,7 +81,7 @@ def kernel_classes(work: Iterable[Task]) -> list[KernelClass]:
 
 
 def _named(short: str) -> str:
-    """Return what a rule calls the kernels of a short name: not those whose names only contain it."""
+    """Return the name in rules of the kernels with a short name: not those whose names only contain it."""
     return f"^{re.escape(short)}$"
 
 
@@ -113,7 +112,7 @@ def _class(kernel: str, op: str) -> str:
 
 #: A larger factor is taken for a typing error.
 LARGEST_FACTOR = 1e6
-#: What a speed looks like, for messages.
+#: The form of a speed, for messages.
 SPEED = "2x faster, 1.5x slower or free"
 
 

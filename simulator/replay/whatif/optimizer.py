@@ -127,7 +127,7 @@ def _merge(replay: Replay, merged: dict[str, str], seconds: dict[str, float]) ->
 def _host_time_between(tasks: Sequence[Task], merged: dict[str, str], launch_of: dict[str, str]) -> set[str]:
     """Return the host tasks from the first to the last launch of each group, without the last one.
 
-    Synchronizations and launches of other kernels are left out too.
+    Synchronizations and launches of other kernels are excluded too.
     """
     by_launch: dict[str, set[str]] = {}
     for kernel, launch in launch_of.items():

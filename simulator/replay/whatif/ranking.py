@@ -30,7 +30,7 @@ class TriedRule(NamedTuple):
     label: str = ""
 
 
-#: Classes of kernels that are tried at most, if they take at least this share of the kernels' time.
+#: The most classes of kernels that are tried, if they take at least this share of the kernels' time.
 CLASSES, LEAST_CLASS_SHARE = 4, 0.03
 #: Seconds that a ranking may take; changes that are left then are named without an answer.
 RANKING_S = 20.0
@@ -47,7 +47,7 @@ class RankedChanges:
     """`rows`: the changes, first those that address the verdict, then the largest gain first, then those that do not apply with the reason.
     `bounds`: likewise.
 
-    `left_out`: the rules that there was no time for.
+    `left_out`: the rules that were skipped for lack of time.
     """
 
     rows: tuple[RuleAnswer, ...]
@@ -162,7 +162,7 @@ def changed_step_s(replay: Replay) -> float:
 
 
 class Pace:
-    """The pace of a replay in the long run (`replay.steady`), found once for all that is asked of it."""
+    """The pace of a replay in the long run (`replay.steady`), computed once for all questions about it."""
 
     def __init__(self, replay: Replay):
         self._replay = replay

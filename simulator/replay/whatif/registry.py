@@ -6,10 +6,10 @@ only when it is applied); `apply` raises SchedcastError if the rule changes noth
 what they mean in words:
 
 - `BUILT`: what the app puts together; it fills in `{regex}` and `{speed}`.
-- `TRIED`, `BOUNDS` (default: none): what the ranking tries, and what shows at most how much a change of that kind gains.
+- `TRIED`, `BOUNDS` (default: none): what the ranking tries, and rules that show the largest possible gain of that kind of change.
 
-It may have `ADDRESSES`, the part of a step that it shortens (then it comes first where that part is the verdict), and
-`extremes(replay, request) -> replays`, which enclose what the step may become where the rule's costs are uncertain.
+It may have `ADDRESSES`, the part of a step that it shortens (then it comes first if that part is the verdict), and `extremes(replay,
+request) -> replays`, which bound the step if the rule's costs are uncertain.
 """
 
 import difflib
@@ -68,7 +68,7 @@ def rules() -> list[Rule]:
 
 
 class UnreadableRuleError(SchedcastError):
-    """The text of a rule that nobody can apply to any recording."""
+    """The text of a rule that cannot be applied to any recording."""
 
 
 def rule_name(text: str) -> str:

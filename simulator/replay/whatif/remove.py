@@ -1,4 +1,4 @@
-"""The rule remove: leave out kernels."""
+"""The rule remove: drop kernels."""
 
 from simulator.replay.nodes import is_host
 from simulator.replay.replay import Replay

@@ -35,7 +35,7 @@ from traces.process import gc_paused
 
 #: The largest number of rules in one question, and of host threads in a picture.
 MOST_RULES, SHOWN_THREADS = 16, 4
-#: A step that takes so many times as long as the median step is a slow one; the largest number of waits of a step in the document.
+#: A step that takes this many times as long as the median step is a slow one; the largest number of waits of a step in the document.
 SLOW, MOST_WAITS = 1.25, 3
 
 
@@ -111,7 +111,7 @@ def _disagreement(error: float, median: ReplayStep) -> float | None:
 
 
 def memory_peaks(recording: Recording) -> list[MemoryPeak]:
-    """Return the most that each GPU of a rank held, if its changes of memory were recorded."""
+    """Return the peak memory of each GPU of a rank, if its changes of memory were recorded."""
     peaks = []
     for device in sorted({change.device for change in recording.memory}):
         changes = [change for change in recording.memory if change.device == device]
@@ -194,7 +194,7 @@ def ask(recorded: Replayed, rules: Sequence[str]) -> Answer:
         if answer.step_s is not None:
             try:
                 changed, assumed = apply_rules(changed, [answer.rule])
-            except SchedcastError as error:  # an earlier rule has left nothing for it to change
+            except SchedcastError as error:  # after an earlier rule, there is nothing for it to change
                 answers[number] = answer.model_copy(update={"reason": f"after the rules before it: {error}"})
             else:
                 applied.append(answer.rule)
@@ -245,14 +245,14 @@ def _counted(lengths: Sequence[float]) -> range:
 def one_step(replay: Replay, timeline: Timeline, number: int, kind: str) -> Timeline:
     """Return `timeline` with step `number` (the last one, if there are fewer) as its window, under another `kind`.
 
-    Of the host, the threads with the most calls in the window are kept.
+    Of the host, the threads with the most calls in the window are retained.
     """
     borders = boundaries(replay.plan, replay.steps, times_of(timeline))
     return window_of(timeline, *list(pairwise(borders))[: number + 1][-1], kind)
 
 
 def with_median_step(result: ReplayResult, replay: Replay) -> ReplayResult:
-    """Return `result` with the timeline of its median step, as recorded: the work on devices and the calls of a few host threads."""
+    """Return `result` with the timeline of its median step, as recorded: the work on devices and the calls of the busiest host threads."""
     step = one_step(replay, replay.recording, result.median_step, "recorded")
     return result.model_copy(update={"timeline": replace(step, spans=step.window())})
 

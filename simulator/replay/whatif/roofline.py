@@ -1,4 +1,4 @@
-"""How far the kernels of a recording are from what their GPU could do: FLOPs and bytes by class, from recorded shapes.
+"""How far the kernels of a recording are from the limits of their GPU: FLOPs and bytes by class, from recorded shapes.
 
 FLOPs are those of matrix products, convolutions and attention, two per multiplication and addition; the bytes of an op are those of its
 arguments and of one result as large as the largest of them, each once. Both are the least that the op can do, so that the time of the
@@ -46,7 +46,7 @@ _BACKWARD = re.compile(r"Backward\d*$|^autograd::engine::evaluate_function")
 _OPTIMIZER = "Optimizer.step#"
 #: The row of kernels that no module launched.
 OUTSIDE = "outside of modules"
-#: Classes with less than this share of the kernels' time are left out.
+#: Classes with less than this share of the kernels' time are omitted.
 LEAST_SHARE = 0.005
 
 
