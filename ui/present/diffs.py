@@ -18,7 +18,7 @@ from traces.documents.timeline import Timeline
 from traces.files import check_writable
 from traces.formats.perfetto import export
 from ui.present.blocks import Bar, Block, Headline, Section, Sentences, Table, Timelines
-from ui.present.waterfalls import SMALLER, bars, waterfall
+from ui.present.charts import SMALLER, bars, waterfall
 
 DOCUMENT, PERFETTO, PICTURE = "diff.json", "perfetto.json.gz", "waterfall.svg"
 #: The files of one step of each run.

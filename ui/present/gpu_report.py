@@ -11,8 +11,7 @@ from traces.documents.comparison import Validation
 from traces.documents.gpu_report import GOOD_ERROR, GOOD_SPREADS, OUTPUTS, REPORT, VALIDATIONS, GpuReport, ModeSummary, PartRecord
 from traces.documents.shipped import FILES
 from ui.present.blocks import Table, stacked
-from ui.present.labels import labelled_rows, plain_label
-from ui.present.validations import numbers_cell
+from ui.present.labels import labelled_rows, numbers_cell, plain_label
 
 COLUMNS = (
     "model", "batch", "mode", "precision", "optimizer", "strategy", "predicted ms (interval)", "measured ms", "error", "against PyTorch",

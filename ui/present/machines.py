@@ -19,7 +19,7 @@ from simulator.machine.presets import figures as preset_figures
 from traces import units
 from traces.documents.collectives import CollectiveLaw
 from traces.documents.profile import Identity, Interference, Profile, Transfer
-from ui.present import palette
+from ui.present import labels
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -399,7 +399,7 @@ def transfers_figure(profile: Profile) -> "go.Figure":
 
     figure = go.Figure()
     for number, line in enumerate(fitted_lines(profile)):
-        name, color = palette.plotly_escaped(line.name), palette.line_color(number)
+        name, color = labels.plotly_escaped(line.name), labels.line_color(number)
         for kind, rows in (("markers", line.points), ("lines", line.law)):
             if rows:
                 x, y = zip(*rows, strict=True)
@@ -408,9 +408,9 @@ def transfers_figure(profile: Profile) -> "go.Figure":
                     line={"color": color, "width": 2}, marker={"color": color, "size": 8},
                     hovertemplate=f"%{{x:.3s}}B: %{{y:.3g}} ms, {'measured' if kind == 'markers' else 'law'}",
                 )  # fmt: skip
-    figure.update_xaxes(title_text="bytes", type="log", gridcolor=palette.GRID, exponentformat="SI")
-    figure.update_yaxes(title_text="ms", type="log", gridcolor=palette.GRID)
-    return palette.finished(figure, "Transfers and collectives: measured points and fitted laws", drawn_px=320)
+    figure.update_xaxes(title_text="bytes", type="log", gridcolor=labels.GRID, exponentformat="SI")
+    figure.update_yaxes(title_text="ms", type="log", gridcolor=labels.GRID)
+    return labels.finished(figure, "Transfers and collectives: measured points and fitted laws", drawn_px=320)
 
 
 #: Points of measured keys that are drawn at most.
@@ -426,12 +426,12 @@ def roofline_figure(points: Sequence[OpPoint], own_roof: Roof, keys: Sequence[Op
     shown = [point for point in points if point.drawable]
     others = [point for point in keys if point.drawable][:MOST_KEYS]
     if others:
-        _marks(figure, others, _OF_KEYS, palette.GREY, [5.0] * len(others), 0.35)
+        _marks(figure, others, _OF_KEYS, labels.GREY, [5.0] * len(others), 0.35)
     longest_s = max((point.count * point.seconds for point in shown), default=1.0)
-    for phase in palette.phases_in_order({point.phase for point in shown}):
+    for phase in labels.phases_in_order({point.phase for point in shown}):
         own = [point for point in shown if point.phase == phase]
         sizes = [7 + 25 * (point.count * point.seconds / longest_s) ** 0.5 for point in own]
-        _marks(figure, own, phase, palette.phase_color(phase), sizes, 0.8)
+        _marks(figure, own, phase, labels.phase_color(phase), sizes, 0.8)
     everything = [*shown, *others]
     low, high = _range([point.intensity for point in everything], own_roof)
     for precision in roofs_to_draw(own_roof, everything):
@@ -439,12 +439,12 @@ def roofline_figure(points: Sequence[OpPoint], own_roof: Roof, keys: Sequence[Op
         x = sorted({low, high, *([corner] if low < corner < high else [])})
         figure.add_scatter(
             x=x, y=[own_roof.at(value, precision) for value in x], mode="lines", name=f"roof, {precision}",
-            line={"color": palette.LIMIT, "width": 2, "dash": "solid" if precision == "fp32" else "dash"}, hoverinfo="name+y",
+            line={"color": labels.LIMIT, "width": 2, "dash": "solid" if precision == "fp32" else "dash"}, hoverinfo="name+y",
         )  # fmt: skip
-    axis = {"type": "log", "gridcolor": palette.GRID, "exponentformat": "SI"}
+    axis = {"type": "log", "gridcolor": labels.GRID, "exponentformat": "SI"}
     figure.update_xaxes(title_text="FLOPs per byte", range=[log10(low), log10(high)], **axis)
     figure.update_yaxes(title_text="FLOP/s", **axis)
-    return palette.finished(figure, "Roofline: every op of the job", drawn_px=420)
+    return labels.finished(figure, "Roofline: every op of the job", drawn_px=420)
 
 
 def roofs_to_draw(own_roof: Roof, points: Sequence[OpPoint]) -> list[str]:
@@ -461,8 +461,8 @@ def _range(intensities: Sequence[float], own_roof: Roof) -> tuple[float, float]:
 def _marks(figure: "go.Figure", points: Sequence[OpPoint], name: str, color: str, sizes: Sequence[float], opacity: float) -> None:
     texts = [
         "<br>".join((
-            f"<b>{palette.plotly_escaped(point.name[:120])}</b>",
-            palette.plotly_escaped(f"{point.op_class}, {point.precision}, {point.source}"),
+            f"<b>{labels.plotly_escaped(point.name[:120])}</b>",
+            labels.plotly_escaped(f"{point.op_class}, {point.precision}, {point.source}"),
             f"{point.count} x {units.duration(point.seconds)}",
             f"{units.digits(point.intensity)} FLOPs per byte, {units.digits(point.flops_per_s / 1e9)} GFLOP/s",
         ))
@@ -470,6 +470,6 @@ def _marks(figure: "go.Figure", points: Sequence[OpPoint], name: str, color: str
     ]  # fmt: skip
     figure.add_scatter(
         x=[point.intensity for point in points], y=[point.flops_per_s for point in points], mode="markers",
-        name=palette.plotly_escaped(name), marker={"color": color, "size": list(sizes), "opacity": opacity, "line": {"width": 0}},
+        name=labels.plotly_escaped(name), marker={"color": color, "size": list(sizes), "opacity": opacity, "line": {"width": 0}},
         hovertext=texts, hovertemplate="%{hovertext}<extra></extra>",
     )  # fmt: skip

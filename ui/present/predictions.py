@@ -11,14 +11,13 @@ from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_values
 from traces import units
 from traces.documents.base import Document
-from traces.documents.comparison import BASELINE, PYTORCH, Prediction
+from traces.documents.comparison import BASELINE, Prediction
 from traces.documents.predictions import Normal, PlacedPrediction, Predictions
 from traces.documents.timeline import Cause, CriticalSpan, Timeline
-from traces.documents.verdict import Gain
 from traces.errors import Refusal
-from ui.present import waterfalls
+from ui.present import charts
 from ui.present.blocks import Block, Figure, Group, Section, Sentences, Table, Timelines, stacked
-from ui.present.labels import PEAK, division, model_name, options_text, source_words, strategy_name
+from ui.present.labels import OVER_BASELINE, PEAK, division, model_name, options_text, source_words, strategy_name, verdict_cell
 
 #: The column of predictions that a terminal shows only if it is not 0 everywhere.
 COMMUNICATION = "communication not hidden ms"
@@ -91,12 +90,7 @@ def red(known: Iterable[Prediction]) -> dict[int, str]:
 
 
 def _chart(known: Sequence[Prediction], labels: Sequence[str]) -> Figure:
-    def draw():
-        from ui.present.charts import predictions_figure  # here, because it loads plotly
-
-        return predictions_figure(known, labels)
-
-    return Figure(draw, "Predicted step time of every strategy")
+    return Figure(lambda: charts.predictions_figure(known, labels), "Predicted step time of every strategy")
 
 
 def explained(prediction: Prediction, here: bool = True, planned: Mapping[str, Any] = MappingProxyType({})) -> list[Block]:
@@ -107,10 +101,10 @@ def explained(prediction: Prediction, here: bool = True, planned: Mapping[str, A
         *([f"Experts are {experts}."] if experts else []),
         *prediction_words(prediction, here),
         *([f"{folded}."] if folded else []),
-        *waterfalls.prediction_words(prediction),
+        *charts.prediction_words(prediction),
     ]
     title = f"From the baseline to {prediction_label(prediction)}"
-    drawn = [waterfalls.waterfall(waterfalls.prediction_bars(prediction), title)] if prediction.waterfall else []
+    drawn = [charts.waterfall(charts.prediction_bars(prediction), title)] if prediction.waterfall else []
     return [Sentences(words, listed=False), *drawn]
 
 
@@ -260,15 +254,6 @@ def prediction_document(where: Mapping[str, Any], prediction: Prediction) -> dic
     """The JSON document of one prediction, which says what it is before all else, for whoever reads the file; `where`: its `place`."""
     document = prediction.document()
     return {"schema": document["schema"], **where, **document}
-
-
-#: Behind a verdict that does not compare with plain PyTorch, because that was not predicted.
-OVER_BASELINE = " (over the baseline)"
-
-
-def verdict_cell(gain: Gain | None, compared_with: str) -> str:
-    """The verdict of a gain, and what it compares with if that is not plain PyTorch."""
-    return units.NONE if gain is None else f"{gain.verdict}{'' if compared_with == PYTORCH else OVER_BASELINE}"
 
 
 def prediction_cells(prediction: Prediction, here: bool) -> dict[str, str]:

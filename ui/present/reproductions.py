@@ -21,7 +21,7 @@ from traces.documents.reproduction import OK, Chart, Check, DividedLayer, Divide
 from traces.documents.reproduction import Figure as FigureOfPaper
 from traces.documents.reproduction import Table as TableOfPaper
 from traces.files import check_writable
-from ui.present import palette
+from ui.present import labels
 from ui.present.blocks import Block, Figure, Group, Note, Section, Sentences, Table, first_and_last
 from ui.present.blocks import markdown as in_markdown
 from ui.present.labels import source_words
@@ -276,12 +276,12 @@ _LETTERS = 17
 _NAMES = ("image", "channel", "height", "width")
 #: By dimension, the color of layers that are divided along it more than along any other.
 COLORS: Mapping[str, str] = {
-    "image": palette.PHASE["forward"],
-    "channel": palette.PHASE["backward"],
-    "height": palette.PHASE["update"],
-    "width": palette.PHASE["transfer"],
+    "image": labels.PHASE["forward"],
+    "channel": labels.PHASE["backward"],
+    "height": labels.PHASE["update"],
+    "width": labels.PHASE["transfer"],
 }
-WHOLE = palette.OTHER
+WHOLE = labels.OTHER
 
 
 @dataclass(frozen=True)
@@ -303,7 +303,7 @@ def division_figure(network: DividedNetwork) -> "go.Figure":
     drawn_px = tops[-1] + lanes[-1] * LANE_PX
     figure = go.Figure()
     lines = [_connection(places[source], places[n], tops) for n, layer in enumerate(network.layers) for source in layer.inputs]
-    _add_outlines(figure, lines, line={"color": palette.GREY, "width": 1}, showlegend=False)
+    _add_outlines(figure, lines, line={"color": labels.GREY, "width": 1}, showlegend=False)
     meanings = {**{color: f"mostly by {name}" for name, color in COLORS.items()}, WHOLE: "one worker"}
     corners = [_corner(place, tops) for place in places]
     for color, meaning in meanings.items():
@@ -318,12 +318,12 @@ def division_figure(network: DividedNetwork) -> "go.Figure":
     names, how = [_short(layer.name) for layer in network.layers], [division_words(layer.degrees) for layer in network.layers]
     for y, texts, where in ((tops_px, names, "top center"), ([top + BOX_PX[1] for top in tops_px], how, "bottom center")):
         figure.add_scatter(
-            x=middles, y=y, text=list(map(palette.plotly_escaped, texts)), mode="text", textposition=where, textfont={"size": 9},
+            x=middles, y=y, text=list(map(labels.plotly_escaped, texts)), mode="text", textposition=where, textfont={"size": 9},
             showlegend=False, hoverinfo="skip",
         )  # fmt: skip
     figure.update_xaxes(range=[0, LAYER_COLUMNS * COLUMN_PX + 12], visible=False)
     figure.update_yaxes(range=[drawn_px, 0], visible=False)
-    return palette.finished(figure, network.title, drawn_px)
+    return labels.finished(figure, network.title, drawn_px)
 
 
 def places_of(layers: Sequence[DividedLayer]) -> list[Place]:
@@ -441,7 +441,7 @@ def chart_figure(chart: Chart) -> "go.Figure":
     columns = min(COLUMNS, count)
     rows = ceil(count / columns)
     drawn_px = rows * ROW_PX + (rows - 1) * GAP_PX if count > 1 else SINGLE_PX
-    titles = [f"<b>{palette.plotly_escaped(panel.title)}</b>" if panel.title else "" for panel in chart.panels]
+    titles = [f"<b>{labels.plotly_escaped(panel.title)}</b>" if panel.title else "" for panel in chart.panels]
     figure = make_subplots(rows, columns, subplot_titles=titles, horizontal_spacing=0.06, vertical_spacing=GAP_PX / drawn_px)
     looks = _looks(chart)
     for number, panel in enumerate(chart.panels):
@@ -450,38 +450,38 @@ def chart_figure(chart: Chart) -> "go.Figure":
             color, mark = looks[series.name, series.published]
             named = order == 0 and bool(series.names)
             figure.add_scatter(
-                x=series.x, y=series.y, name=palette.plotly_escaped(series.name), legendgroup=f"{series.name} {series.published}",
+                x=series.x, y=series.y, name=labels.plotly_escaped(series.name), legendgroup=f"{series.name} {series.published}",
                 mode="+".join(["lines"] * chart.joined + ["markers"] + ["text"] * named), text=_staggered(series.names) if named else None,
                 textposition="bottom center", marker={"color": color, "symbol": mark, "size": 8},
                 line={"color": color, "width": 2, "dash": "dash" if series.published else "solid"}, showlegend=False, **place,
             )  # fmt: skip
         if number % columns == 0:
-            figure.update_yaxes(title_text=palette.plotly_escaped(chart.y_label), **place)
+            figure.update_yaxes(title_text=labels.plotly_escaped(chart.y_label), **place)
         if number + columns >= count:
-            figure.update_xaxes(title_text=palette.plotly_escaped(chart.x_label), **place)
+            figure.update_xaxes(title_text=labels.plotly_escaped(chart.x_label), **place)
     first = {trace.legendgroup: trace for trace in reversed(figure.data)}
     for trace in first.values():
         trace.showlegend = True
     if chart.level is not None:
-        figure.add_hline(chart.level, line={"color": palette.GREY, "width": 1.2})
+        figure.add_hline(chart.level, line={"color": labels.GREY, "width": 1.2})
     low, high = _y_range(chart)
     figure.update_yaxes(range=[log10(low), log10(high)] if chart.log_y else [low, high], type="log" if chart.log_y else "linear")
     figure.update_xaxes(type="log" if chart.log_x else "linear")
     if chart.ticks:
-        figure.update_xaxes(tickvals=list(range(1, len(chart.ticks) + 1)), ticktext=list(map(palette.plotly_escaped, chart.ticks)))
-    figure.update_xaxes(gridcolor=palette.GRID, zeroline=False).update_yaxes(gridcolor=palette.GRID, zeroline=False)
-    return palette.finished(figure, chart.title, drawn_px)
+        figure.update_xaxes(tickvals=list(range(1, len(chart.ticks) + 1)), ticktext=list(map(labels.plotly_escaped, chart.ticks)))
+    figure.update_xaxes(gridcolor=labels.GRID, zeroline=False).update_yaxes(gridcolor=labels.GRID, zeroline=False)
+    return labels.finished(figure, chart.title, drawn_px)
 
 
 def _staggered(names: Sequence[str]) -> list[str]:
     """Names of points, each a line lower than the one before, so that those of nearby points do not overlap."""
-    return [f"{'<br>' * (place % 3)}{palette.plotly_escaped(name)}" for place, name in enumerate(names)]
+    return [f"{'<br>' * (place % 3)}{labels.plotly_escaped(name)}" for place, name in enumerate(names)]
 
 
 def _looks(chart: Chart) -> dict[tuple[str, bool], tuple[str, str]]:
     """The color and mark of every series, by (name, published)."""
     names = list(dict.fromkeys((s.name, s.published) for panel in chart.panels for s in panel.series))
-    shades = [*palette.PHASE.values(), palette.OTHER]
+    shades = [*labels.PHASE.values(), labels.OTHER]
     return {name: (shades[index % len(shades)], _MARKS[index % len(_MARKS)]) for index, name in enumerate(names)}
 
 

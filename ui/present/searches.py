@@ -11,10 +11,10 @@ from traces import units
 from traces.documents.search_result import PlainStep, RankedPlan, SearchResult, Verification
 from traces.documents.verdict import is_busy, is_judged
 from traces.units import counted
-from ui.present import palette
+from ui.present import labels
 from ui.present.blocks import Bar, Block, Figure, Headline, Section, Sentences, Table, stacked
+from ui.present.charts import bars, change_words, waterfall
 from ui.present.labels import PEAK, PLAIN, busy_line, differing, model_name, no_verdict_words, strategy_name
-from ui.present.waterfalls import bars, change_words, waterfall
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -383,16 +383,16 @@ def search_figure(result: SearchResult) -> "go.Figure":
     unit_bytes, unit = units.memory_unit(max((plan.peak_bytes for plan in result.plans), default=1))
     firsts = [group[0] for group in groups(result.plans)]
     kinds = {
-        "the best": ([plan for plan in firsts if plan is best], palette.VERDICT["faster"], "star", 16),
-        "tied with it": ([plan for plan in firsts if plan.tied], palette.VERDICT["cannot tell"], "diamond", 9),
-        "slower": ([plan for plan in firsts if plan.verdict == "faster"], palette.GREY, "circle", 8),
-        "does not fit": ([plan for plan in firsts if not plan.fits], palette.LIMIT, "x", 9),
+        "the best": ([plan for plan in firsts if plan is best], labels.VERDICT["faster"], "star", 16),
+        "tied with it": ([plan for plan in firsts if plan.tied], labels.VERDICT["cannot tell"], "diamond", 9),
+        "slower": ([plan for plan in firsts if plan.verdict == "faster"], labels.GREY, "circle", 8),
+        "does not fit": ([plan for plan in firsts if not plan.fits], labels.LIMIT, "x", 9),
     }
     figure = go.Figure()
     line = frontier(result.fitting)
     figure.add_scatter(
         x=[plan.peak_bytes / unit_bytes for plan in line], y=[plan.step_s * 1e3 for plan in line], mode="lines",
-        line={"color": palette.GREY, "width": 1.5, "shape": "hv"}, name="no plan is faster with less memory", hoverinfo="skip",
+        line={"color": labels.GREY, "width": 1.5, "shape": "hv"}, name="no plan is faster with less memory", hoverinfo="skip",
     )  # fmt: skip
     for name, (plans, color, symbol, size) in kinds.items():
         if plans:
@@ -405,15 +405,15 @@ def search_figure(result: SearchResult) -> "go.Figure":
         text = f"no candidate is below {units.duration(result.bound_s)}"
         figure.add_hline(
             y=result.bound_s * 1e3,
-            line={"color": palette.PREDICTED, "width": 1.5, "dash": "dash"},
+            line={"color": labels.PREDICTED, "width": 1.5, "dash": "dash"},
             annotation_text=text,
             annotation_position="bottom left",
         )
     figure.update_xaxes(
-        title_text=f"{PEAK} memory of the fullest device, {unit}", rangemode="tozero", zeroline=False, gridcolor=palette.GRID
+        title_text=f"{PEAK} memory of the fullest device, {unit}", rangemode="tozero", zeroline=False, gridcolor=labels.GRID
     )
-    figure.update_yaxes(title_text="step time, ms", rangemode="tozero", zeroline=False, gridcolor=palette.GRID)
-    return palette.finished(figure, CHART, drawn_px=420)
+    figure.update_yaxes(title_text="step time, ms", rangemode="tozero", zeroline=False, gridcolor=labels.GRID)
+    return labels.finished(figure, CHART, drawn_px=420)
 
 
 def _whiskers(plans: Sequence[RankedPlan], best: RankedPlan | None, color: str) -> dict[str, object]:
@@ -427,8 +427,8 @@ def _whiskers(plans: Sequence[RankedPlan], best: RankedPlan | None, color: str) 
 
 def _hover(plan: RankedPlan) -> str:
     behind = f"<br>{units.speedup(plan.behind, plan.behind_interval)} the best step" if plan.behind_interval else ""
-    why = f"<br>{palette.plotly_escaped(plan.why_not)}" if plan.why_not else ""
-    return f"<b>{palette.plotly_escaped(plan.plan)}</b><br>{units.duration(plan.step_s)}, {units.memory(plan.peak_bytes)}{behind}{why}"
+    why = f"<br>{labels.plotly_escaped(plan.why_not)}" if plan.why_not else ""
+    return f"<b>{labels.plotly_escaped(plan.plan)}</b><br>{units.duration(plan.step_s)}, {units.memory(plan.peak_bytes)}{behind}{why}"
 
 
 FASTEST, BETWEEN, SMALLEST = "Fastest", "Less memory", "Least memory simulated"

@@ -11,9 +11,8 @@ from traces import units
 from traces.documents.comparison import BASELINE, PYTORCH
 from traces.documents.step import Step
 from traces.documents.verdict import chosen
-from ui.present import palette
-from ui.present.labels import PEAK, PLAIN, strategy_name
-from ui.present.predictions import verdict_cell
+from ui.present import labels
+from ui.present.labels import PEAK, PLAIN, strategy_name, verdict_cell
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -230,14 +229,14 @@ def curves(outcomes: Sequence[Outcome], axis: Axis, measure: str, batch: int) ->
 def hover(each: Outcome, axes: Sequence[Axis]) -> str:
     """What a point's hover box says: strategy, place, step time with its interval, gain and memory."""
     where = ", ".join(f"{axis.name} {value_text(value)}" for axis, value in zip(axes, each.at, strict=True))
-    lines = [f"<b>{palette.plotly_escaped(strategy_name(each.strategy))}</b>", palette.plotly_escaped(where)]
+    lines = [f"<b>{labels.plotly_escaped(strategy_name(each.strategy))}</b>", labels.plotly_escaped(where)]
     if each.step_s is not None:
         lines.append(f"{units.duration(each.step_s)} ({units.interval(each.interval_s)})")
     if each.gain is not None:
         lines.append(f"{each.gain.text} against {PLAIN if PYTORCH in each.gains else BASELINE}: {each.gain.verdict}")
     if each.peak_bytes is not None:
         lines.append(f"{PEAK} {units.memory(each.peak_bytes)}{'' if each.fits else ', does not fit'}")
-    return "<br>".join([*lines, *([palette.plotly_escaped(each.refusal.words)] if each.refusal else [])])
+    return "<br>".join([*lines, *([labels.plotly_escaped(each.refusal.words)] if each.refusal else [])])
 
 
 def too_large(outcomes: Sequence[Outcome], axis: Axis) -> list[tuple[float, float]]:
@@ -269,9 +268,9 @@ def curves_figure(outcomes: Sequence[Outcome], axis: Axis, measure: str, batch: 
 
     figure = go.Figure()
     for left, right in too_large(outcomes, axis):
-        figure.add_vrect(left, right, fillcolor=palette.LIMIT, opacity=0.10, line_width=0, layer="below")
+        figure.add_vrect(left, right, fillcolor=labels.LIMIT, opacity=0.10, line_width=0, layer="below")
     for number, curve in enumerate(curves(outcomes, axis, measure, batch)):
-        name, look = palette.plotly_escaped(strategy_name(curve.strategy)), palette.line_color(number)
+        name, look = labels.plotly_escaped(strategy_name(curve.strategy)), labels.line_color(number)
         symbol = _SYMBOLS[number % len(_SYMBOLS)]
         common = {"legendgroup": name, "name": name}
         figure.add_scatter(
@@ -286,11 +285,11 @@ def curves_figure(outcomes: Sequence[Outcome], axis: Axis, measure: str, batch: 
             )  # fmt: skip
     ticks = {"tickvals": list(axis.values), "ticktext": [value_text(value) for value in axis.values]}
     kind = "log" if _logarithmic(axis.values) else "linear"
-    figure.update_xaxes(title_text=palette.plotly_escaped(axis.name), type=kind, gridcolor=palette.GRID, zeroline=False, **ticks)
-    figure.update_yaxes(title_text=LABELS[measure], rangemode="tozero", gridcolor=palette.GRID, zeroline=False)
+    figure.update_xaxes(title_text=labels.plotly_escaped(axis.name), type=kind, gridcolor=labels.GRID, zeroline=False, **ticks)
+    figure.update_yaxes(title_text=LABELS[measure], rangemode="tozero", gridcolor=labels.GRID, zeroline=False)
     if measure == SPEEDUP:
-        figure.add_hline(1.0, line={"color": palette.GREY, "width": 1.5, "dash": "dash"})
-    return palette.finished(figure, f"{measure[0].upper()}{measure[1:]} over {axis.name}", drawn_px=340)
+        figure.add_hline(1.0, line={"color": labels.GREY, "width": 1.5, "dash": "dash"})
+    return labels.finished(figure, f"{measure[0].upper()}{measure[1:]} over {axis.name}", drawn_px=340)
 
 
 @dataclass(frozen=True)
@@ -324,7 +323,7 @@ def _cell(each: Outcome | None, axes: Sequence[Axis], measure: str, batch: int, 
         return None, "does not fit" if each.step_s is not None else "refused", hover(each, axes)
     value = measured_as(each, measure, axes, batch)
     shown = "" if value is None else f"{units.digits(value)}{'x' if measure == SPEEDUP else ''}"
-    return value, f"{palette.plotly_escaped(strategy_name(each.strategy))}<br>{shown}" if named else shown, hover(each, axes)
+    return value, f"{labels.plotly_escaped(strategy_name(each.strategy))}<br>{shown}" if named else shown, hover(each, axes)
 
 
 def heat_figure(outcomes: Sequence[Outcome], axes: tuple[Axis, Axis], strategy: str | None, measure: str, batch: int) -> "go.Figure":
@@ -343,14 +342,14 @@ def heat_figure(outcomes: Sequence[Outcome], axes: tuple[Axis, Axis], strategy: 
         for column, value in enumerate(values):
             if value is None:
                 figure.add_shape(
-                    type="rect", x0=column - 0.5, x1=column + 0.5, y0=row - 0.5, y1=row + 0.5, fillcolor=palette.LIMIT, opacity=0.15,
+                    type="rect", x0=column - 0.5, x1=column + 0.5, y0=row - 0.5, y1=row + 0.5, fillcolor=labels.LIMIT, opacity=0.15,
                     line_width=0, layer="below",
                 )  # fmt: skip
                 figure.add_annotation(x=column, y=row, text=cells.texts[row][column], showarrow=False)
-    figure.update_xaxes(title_text=palette.plotly_escaped(axes[0].name), type="category", showgrid=False)
-    figure.update_yaxes(title_text=palette.plotly_escaped(axes[1].name), type="category", showgrid=False)
+    figure.update_xaxes(title_text=labels.plotly_escaped(axes[0].name), type="category", showgrid=False)
+    figure.update_yaxes(title_text=labels.plotly_escaped(axes[1].name), type="category", showgrid=False)
     whose = "the fastest strategy" if strategy is None else strategy_name(strategy)
-    return palette.finished(figure, f"{measure[0].upper()}{measure[1:]} of {whose}", drawn_px=max(200, 56 * len(y)))
+    return labels.finished(figure, f"{measure[0].upper()}{measure[1:]} of {whose}", drawn_px=max(200, 56 * len(y)))
 
 
 def pareto_figure(outcomes: Sequence[Outcome], axes: Sequence[Axis] = ()) -> "go.Figure":
@@ -369,21 +368,21 @@ def pareto_figure(outcomes: Sequence[Outcome], axes: Sequence[Axis] = ()) -> "go
     if front:
         figure.add_scatter(
             x=[each.step_s * 1e3 for each in front], y=[each.peak_bytes / 2**30 for each in front], mode="lines", name="not beaten in both",
-            line={"color": palette.GREY, "width": 1.5, "dash": "dot", "shape": "hv"}, hoverinfo="skip",
+            line={"color": labels.GREY, "width": 1.5, "dash": "dot", "shape": "hv"}, hoverinfo="skip",
         )  # fmt: skip
     for number, name in enumerate(dict.fromkeys(each.strategy for each in outcomes)):
         own = [each for each in outcomes if each.strategy == name and each.step_s is not None and each.peak_bytes is not None]
         symbol = _SYMBOLS[number % len(_SYMBOLS)]
         figure.add_scatter(
             x=[each.step_s * 1e3 for each in own], y=[each.peak_bytes / 2**30 for each in own], mode="markers",
-            name=palette.plotly_escaped(strategy_name(name)), showlegend=bool(own),
-            marker={"size": 10, "color": palette.line_color(number), "symbol": [symbol if each.fits else f"{symbol}-open" for each in own]},
+            name=labels.plotly_escaped(strategy_name(name)), showlegend=bool(own),
+            marker={"size": 10, "color": labels.line_color(number), "symbol": [symbol if each.fits else f"{symbol}-open" for each in own]},
             hovertext=[texts[each.strategy, each.at] for each in own], hovertemplate="%{hovertext}<extra></extra>",
         )  # fmt: skip
     what = "time per sample" if per_sample else "step time"
-    figure.update_xaxes(title_text=f"{what}, ms", rangemode="tozero", gridcolor=palette.GRID, zeroline=False)
-    figure.update_yaxes(title_text=LABELS[MEMORY], rangemode="tozero", gridcolor=palette.GRID, zeroline=False)
-    return palette.finished(figure, f"{what.capitalize()} against {MEMORY}", drawn_px=320)
+    figure.update_xaxes(title_text=f"{what}, ms", rangemode="tozero", gridcolor=labels.GRID, zeroline=False)
+    figure.update_yaxes(title_text=LABELS[MEMORY], rangemode="tozero", gridcolor=labels.GRID, zeroline=False)
+    return labels.finished(figure, f"{what.capitalize()} against {MEMORY}", drawn_px=320)
 
 
 def _per_sample(each: Outcome, place: int) -> Outcome:

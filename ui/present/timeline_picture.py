@@ -8,9 +8,8 @@ from plotly.subplots import make_subplots
 
 from simulator.engine.memory.contents import KIND_NAMES
 from traces.documents.timeline import Timeline
-from ui.present import palette
-from ui.present.labels import PEAK, headline
-from ui.present.palette import finished, plotly_escaped
+from ui.present import labels
+from ui.present.labels import PEAK, finished, headline, plotly_escaped
 from ui.present.pictures import INK, LETTER, WIDTH, text_width, write_picture
 from ui.present.timeline_rows import (
     BY_WEIGHTS,
@@ -56,7 +55,7 @@ def timelines_figure(predicted: Timeline, measured: Timeline | None = None, titl
     for number, panel in enumerate(panels, start=1):
         _draw(figure, panel, number, px_per_ms)
         if number > 1:
-            figure.add_vline(panels[0].step_ms, line={"color": palette.GREY, "width": 1, "dash": "dash"}, row=number, col=1)
+            figure.add_vline(panels[0].step_ms, line={"color": labels.GREY, "width": 1, "dash": "dash"}, row=number, col=1)
         figure.update_yaxes(
             range=[len(panel.rows) - 0.45, -0.55], tickvals=list(range(len(panel.rows))), ticktext=list(map(plotly_escaped, panel.rows)),
             showgrid=False, row=number,
@@ -71,16 +70,16 @@ def _draw(figure: go.Figure, panel: TimelinePanel, number: int, px_per_ms: float
     """Add a panel's idle time, bars, critical path, step time and heading."""
     if panel.idle:
         rows, starts, lengths = zip(*panel.idle, strict=True)
-        hatched = {"color": palette.IDLE, "pattern": {"shape": "/"}}
+        hatched = {"color": labels.IDLE, "pattern": {"shape": "/"}}
         _add_bars(figure, number, IDLE, rows, starts, lengths, marker=hatched)
     for phase, bars in panel.bars.items():
         for shade in sorted({bar.shade for bar in bars}):
             own = [bar for bar in bars if bar.shade == shade]
-            look = {"color": palette.shaded(palette.phase_color(phase), shade), "line": {"color": "#fff", "width": 0.6 * panel.bordered}}
+            look = {"color": labels.shaded(labels.phase_color(phase), shade), "line": {"color": "#fff", "width": 0.6 * panel.bordered}}
             ink = INK if phase == "backward" or shade else "#fff"
-            labels = [_label(bar, phase, px_per_ms) for bar in own]
-            _add_bars(figure, number, phase, *_places(own), marker=look, text=labels, textfont={"color": ink})
-    _add_bars(figure, number, f"{CRITICAL} (stripe)", *_places(panel.critical), marker={"color": palette.CRITICAL}, offset=0.34, width=0.1)
+            texts = [_label(bar, phase, px_per_ms) for bar in own]
+            _add_bars(figure, number, phase, *_places(own), marker=look, text=texts, textfont={"color": ink})
+    _add_bars(figure, number, f"{CRITICAL} (stripe)", *_places(panel.critical), marker={"color": labels.CRITICAL}, offset=0.34, width=0.1)
     figure.add_vline(panel.step_ms, line={"color": INK, "width": 1.6}, row=number, col=1)
     heading = {"yref": "y domain", "y": 1, "yanchor": "bottom", "showarrow": False, "row": number, "col": 1}
     figure.add_annotation(text=f"<b>{panel.kind}</b>", xref="x domain", x=0, xanchor="left", **heading)
@@ -130,7 +129,7 @@ def memory_figure(predicted: Timeline, measured: Timeline | None = None, title: 
         figure.update_yaxes(range=[0, row.top], row=number)
         figure.update_yaxes(title_text=f"allocated, {row.unit}", row=number, col=1)
     for kind in kinds_shown(device_rows):
-        _name(figure, KIND_NAMES[kind], mode="markers", marker={"color": palette.KIND[kind], "symbol": "square", "size": 12})
+        _name(figure, KIND_NAMES[kind], mode="markers", marker={"color": labels.KIND[kind], "symbol": "square", "size": 12})
     _name(figure, PEAK, mode="lines", line=PEAK_LINE)
     if any(row.limit_bytes for row in device_rows):
         _name(figure, "limit", mode="lines", line=LIMIT_LINE)
@@ -139,7 +138,7 @@ def memory_figure(predicted: Timeline, measured: Timeline | None = None, title: 
     return finished(figure, f"{title}: memory" if title else "memory", drawn_px)
 
 
-PEAK_LINE, LIMIT_LINE = {"color": INK, "width": 1.4, "dash": "dash"}, {"color": palette.LIMIT, "width": 2}
+PEAK_LINE, LIMIT_LINE = {"color": INK, "width": 1.4, "dash": "dash"}, {"color": labels.LIMIT, "width": 2}
 
 
 def _draw_memory(figure: go.Figure, panel: Panel, row: Row, place: dict[str, int], words: str, room_px: float) -> None:
@@ -147,7 +146,7 @@ def _draw_memory(figure: go.Figure, panel: Panel, row: Row, place: dict[str, int
     stacked = np.cumsum(list(panel.held.values()), axis=0) / row.unit_bytes
     for kind, top in reversed(list(zip(panel.held, stacked, strict=True))):
         figure.add_scatter(
-            x=panel.times_ms, y=top, fill="tozeroy", fillcolor=palette.KIND[kind], mode="lines", line={"width": 0, "shape": "hv"},
+            x=panel.times_ms, y=top, fill="tozeroy", fillcolor=labels.KIND[kind], mode="lines", line={"width": 0, "shape": "hv"},
             showlegend=False, **place,
         )  # fmt: skip
     for drawn_bytes, line in ((panel.peak_bytes, PEAK_LINE), (row.limit_bytes, LIMIT_LINE)):

@@ -16,7 +16,7 @@ from simulator.strategies.pipeline.schedule import AGAIN, BACKWARD, BY_INPUT, BY
 from traces import units
 from traces.documents.spans import LEAST_GAP, TRANSFER, critical_spans, is_pipeline, lanes, stretches
 from traces.documents.timeline import Cause, HeldByKind, Span, Timeline
-from ui.present import palette
+from ui.present import labels
 from ui.present.labels import PEAK, lane_label
 
 #: The groups of bars of gradients by the weights, where a backward is split, and of forwards that are repeated before it.
@@ -210,7 +210,7 @@ def timeline_panel(timeline: Timeline, by_action: bool = True, spare: Sequence[t
     causes = {span: link.cause for span, link in critical_spans(timeline)}
     several_microbatches = len({span.microbatch for span in spans}) > 1
 
-    def bar(span: Span, cause: Cause | None, labels: tuple[str, ...] = (), shade: int = 0) -> Bar:
+    def bar(span: Span, cause: Cause | None, texts: tuple[str, ...] = (), shade: int = 0) -> Bar:
         start_s, end_s = max(span.start_s, begin), min(span.end_s, end)
         start_ms, length_ms, offset_ms = (1e3 * seconds for seconds in (start_s - begin, end_s - start_s, span.start_s - begin))
         return Bar(
@@ -220,7 +220,7 @@ def timeline_panel(timeline: Timeline, by_action: bool = True, spare: Sequence[t
             length_ms=length_ms,
             offset_ms=offset_ms,
             cause=cause,
-            labels=labels,
+            labels=texts,
             shade=shade,
         )
 
@@ -229,12 +229,12 @@ def timeline_panel(timeline: Timeline, by_action: bool = True, spare: Sequence[t
         first = group[0]
         cause = next((causes[span] for span in group if span in causes), None)
         if pipeline is None:
-            labels = (str(first.microbatch),) if several_microbatches else _layer_labels(first.layer)
-            bars[first.phase].append(bar(first, cause, labels))
+            texts = (str(first.microbatch),) if several_microbatches else _layer_labels(first.layer)
+            bars[first.phase].append(bar(first, cause, texts))
         else:
             drawn = bar(pipeline.merged(group), cause, pipeline.labels(first), pipeline.shade(first))
             bars[pipeline.group_of(first)].append(drawn)
-    phases = palette.phases_in_order(set(bars))
+    phases = labels.phases_in_order(set(bars))
     if pipeline is None:
         critical = [each for phase in phases for each in bars[phase] if each.critical]
     else:
@@ -420,7 +420,7 @@ class Strips:
 
     def colors(self) -> list[dict[str, str]]:
         """Name and color of every kind."""
-        return [{"name": KIND_NAMES.get(kind, kind), "color": palette.KIND.get(kind, palette.OTHER)} for kind in self.kinds]
+        return [{"name": KIND_NAMES.get(kind, kind), "color": labels.KIND.get(kind, labels.OTHER)} for kind in self.kinds]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The instants of all strips in ticks, and the bytes that hold from each, kind after kind."""

@@ -32,7 +32,7 @@ from traces.documents.training import (
 from traces.documents.verdict import Gain, measured_speedup
 from traces.documents.verdict import gain as judged
 from traces.files import check_writable
-from ui.present import palette
+from ui.present import labels
 from ui.present.blocks import Block, Figure, Headline, Note, Section, Table, first_and_last, stacked
 from ui.present.labels import busy_line, differing, model_name
 
@@ -378,7 +378,7 @@ def _test_accuracies(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
 
 def _lines(document: TrainingRun, values_of: Callable[[Curve], tuple[np.ndarray, np.ndarray]]) -> list[Line]:
     smooths = values_of is _losses
-    return [_line(group, palette.line_color(i), values_of, smooths) for i, group in enumerate(groups(document))]
+    return [_line(group, labels.line_color(i), values_of, smooths) for i, group in enumerate(groups(document))]
 
 
 def _line(curves: Sequence[Curve], color: str, values_of: Callable[[Curve], tuple[np.ndarray, np.ndarray]], smooths: bool) -> Line:
@@ -435,20 +435,20 @@ def training_figure(document: TrainingRun, measure: str = ITERATIONS) -> "go.Fig
             if line.over(measure) is not None:
                 _draw(figure, line, measure, column, number == 0)
     label = measures(document)[measure]
-    figure.update_xaxes(title_text=palette.plotly_escaped(label), gridcolor=palette.GRID, zeroline=False, rangemode="tozero")
-    figure.update_yaxes(gridcolor=palette.GRID, zeroline=False)
+    figure.update_xaxes(title_text=labels.plotly_escaped(label), gridcolor=labels.GRID, zeroline=False, rangemode="tozero")
+    figure.update_yaxes(gridcolor=labels.GRID, zeroline=False)
     figure.update_yaxes(title_text="loss", type="log" if logarithmic(losses) else "linear", row=1, col=1)
     if shares:
         figure.update_yaxes(title_text="test accuracy in %", row=1, col=2)
         if document.target is not None:
-            figure.add_hline(100 * document.target, line={"color": palette.GREY, "dash": "dot", "width": 1}, row=1, col=2)
-    return palette.finished(figure, f"{chart_title(document)} over {measure}", drawn_px=320)
+            figure.add_hline(100 * document.target, line={"color": labels.GREY, "dash": "dot", "width": 1}, row=1, col=2)
+    return labels.finished(figure, f"{chart_title(document)} over {measure}", drawn_px=320)
 
 
 def _draw(figure: "go.Figure", line: Line, measure: str, column: int, first: bool) -> None:
     """Add a line, and below it the band of several seeds or the faint losses of one."""
     x, quiet = line.over(measure), {"showlegend": False, "hoverinfo": "skip", "mode": "lines", "row": 1, "col": column}
-    group = palette.plotly_escaped(line.name)
+    group = labels.plotly_escaped(line.name)
     if line.seeds > 1:
         for edge, fill in ((line.high, None), (line.low, "tonexty")):
             figure.add_scatter(

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from simulator.replay.diff.task_errors import Cause, GroupError, TaskError, grouped, task_errors
 from traces import units
-from traces.documents.comparison import BASELINE, INTERLEAVED, PARALLEL_LOOPS, PYTORCH, Comparison, Validation, ValidationResult
+from traces.documents.comparison import BASELINE, INTERLEAVED, PYTORCH, Comparison, Validation, ValidationResult
 from traces.files import write_atomic
-from ui.present import labels, palette, waterfalls
+from ui.present import charts, labels
 from ui.present.blocks import Block, Figure, Group, Links, Note, Section, Sentences, Table, Timelines, first_and_last, stacked
 from ui.present.labels import (
     PEAK,
@@ -22,6 +22,7 @@ from ui.present.labels import (
     division,
     labelled_rows,
     model_name,
+    numbers_cell,
     plain_label,
     plain_threads,
     row_labels,
@@ -91,7 +92,7 @@ def sections(validations: Sequence[Validation], comparisons: Sequence[Sequence[C
 
 def printed(validations: Sequence[Validation]) -> list[Block]:
     """What a terminal prints of validations: one table of all of them, and sentences on each."""
-    words = [line for each in validations for line in (*validation_words(each), *waterfalls.validation_words(each))]
+    words = [line for each in validations for line in (*validation_words(each), *charts.validation_words(each))]
     return [
         Sentences(headlines(validations), style="bold", mark=""),
         validation_table(validations),
@@ -114,13 +115,7 @@ def summary(validation: Validation, picture: str = "", wide: bool = False) -> li
 def speedups(validation: Validation, picture: str = "") -> Figure:
     """Step times and speed-ups of all strategies."""
     about = "Predicted and measured step time of every strategy"
-    return Figure(lambda: _charts().speedups_figure(validation, short_headline(validation)), about, picture)
-
-
-def _charts():
-    from ui.present import charts  # here, because it loads plotly, which a machine that only measures may lack
-
-    return charts
+    return Figure(lambda: charts.speedups_figure(validation, short_headline(validation)), about, picture)
 
 
 def _comparison(validation: Validation, shown: Shown) -> Group:
@@ -144,7 +139,7 @@ def compared(validation: Validation, comparison: Comparison, picture: str = "") 
     """What is said of one comparison, and why the measured step is not as long as predicted. `picture`: the address of the latter's."""
     result = comparison.result
     words = [*result_words(validation, result), *memory_words(result), phase_words(comparison)]
-    return [Sentences([*words, *waterfalls.measured_words(result)], listed=False), *waterfall_of(comparison, picture)]
+    return [Sentences([*words, *charts.measured_words(result)], listed=False), *waterfall_of(comparison, picture)]
 
 
 def waterfall_of(comparison: Comparison, picture: str = "") -> list[Figure]:
@@ -152,12 +147,12 @@ def waterfall_of(comparison: Comparison, picture: str = "") -> list[Figure]:
     if not comparison.result.waterfall:
         return []
     about = "From the predicted to the measured step, part by part"
-    return [waterfalls.waterfall(waterfalls.measured_bars(comparison.result), "From predicted to measured", about, picture)]
+    return [charts.waterfall(charts.measured_bars(comparison.result), "From predicted to measured", about, picture)]
 
 
 def phases(comparison: Comparison) -> Figure:
     """Task time per phase, predicted and measured."""
-    return Figure(lambda: _charts().phases_figure(comparison), "Task time per phase")
+    return Figure(lambda: charts.phases_figure(comparison), "Task time per phase")
 
 
 def _errors(comparison: Comparison) -> list[Block]:
@@ -190,7 +185,7 @@ def write(folder: Path, parts: Iterable[tuple[Validation, str, Sequence[tuple[st
             timeline_picture.timelines_picture(folder / name / "timelines.svg", comparison.predicted, comparison.measured, title)
             for waterfall in waterfall_of(comparison):
                 about = f"{title}: from predicted to measured"
-                pictures.write_picture(folder / name / "waterfall.svg", waterfalls.waterfall_figure(waterfall.bars, about))
+                pictures.write_picture(folder / name / "waterfall.svg", charts.waterfall_figure(waterfall.bars, about))
             held = timeline_picture.memory_figure(comparison.predicted, comparison.measured, title)
             if held is not None:
                 pictures.write_picture(folder / name / "memory.svg", held)
@@ -209,15 +204,15 @@ def errors_figure(groups: Sequence[GroupError], by: str) -> "go.Figure":
 
     shown = groups[:SHOWN]
     texts = [
-        f"<b>{palette.plotly_escaped(group.name)}</b><br>predicted {units.duration(group.predicted_s)}, measured"
+        f"<b>{labels.plotly_escaped(group.name)}</b><br>predicted {units.duration(group.predicted_s)}, measured"
         f" {units.duration(group.measured_s)}"
         for group in shown
     ]
     bars = go.Bar(
         orientation="h",
         x=[group.difference_s * 1e3 for group in shown],
-        y=[palette.plotly_escaped(group.name) for group in shown],
-        marker_color=[palette.LONGER if group.difference_s > 0 else palette.SHORTER for group in shown],
+        y=[labels.plotly_escaped(group.name) for group in shown],
+        marker_color=[labels.LONGER if group.difference_s > 0 else labels.SHORTER for group in shown],
         text=[signed_ms(group.difference_s) for group in shown],
         textposition="outside",
         cliponaxis=False,
@@ -230,8 +225,8 @@ def errors_figure(groups: Sequence[GroupError], by: str) -> "go.Figure":
     low, high = min([0.0, *bars.x]), max([0.0, *bars.x])
     room = 0.18 * (high - low) or 1.0  # for the numbers beside the bars
     span = [low - room * (low < 0), high + room]
-    figure.update_xaxes(title_text="measured less predicted, ms", range=span, gridcolor=palette.GRID, zerolinecolor=palette.GREY)
-    return palette.finished(figure, f"Error by {by}", drawn_px=max(60, BAR_PX * len(shown)))
+    figure.update_xaxes(title_text="measured less predicted, ms", range=span, gridcolor=labels.GRID, zerolinecolor=labels.GREY)
+    return labels.finished(figure, f"Error by {by}", drawn_px=max(60, BAR_PX * len(shown)))
 
 
 def headline(validation: Validation) -> str:
@@ -333,15 +328,6 @@ def _validation_row(validation: Validation, label: str, result: ValidationResult
         result.status,
     )
     return dict(zip(COLUMNS, cells, strict=True))
-
-
-def numbers_cell(result: ValidationResult) -> str:
-    """Whether gradients and parameters equal plain PyTorch's: "identical", or their largest relative difference."""
-    if not result.ok or result.strategy in PARALLEL_LOOPS or (result.strategy == PYTORCH and not result.max_grad_error):
-        return units.NONE
-    if result.max_grad_error is None or result.max_param_error is None:
-        return "not finite"
-    return units.difference(max(result.max_grad_error, result.max_param_error))
 
 
 def validation_table(validations: Sequence[Validation]) -> Table:

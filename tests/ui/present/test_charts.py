@@ -26,8 +26,8 @@ from traces.documents.profile import Identity, Profile, Transfer
 from traces.documents.reproduction import Chart, DividedLayer, DividedNetwork, Panel, Series
 from traces.documents.step import Step
 from traces.errors import Code, Refusal
-from ui.present import charts, palette, reproductions
-from ui.present.charts import coverage_figure
+from ui.present import charts, labels, reproductions
+from ui.present.charts import LABEL_ROOM, bars, coverage_figure, waterfall_figure
 from ui.present.machines import fitted_lines, roofline_figure, transfers_figure
 from ui.present.reproductions import Place, chart_figure, color_of, divided_cells, division_figure, division_words, places_of
 from ui.present.searches import frontier, search_figure
@@ -49,7 +49,6 @@ from ui.present.timeline_picture import memory_figure, timelines_figure, timelin
 from ui.present.timeline_rows import heading, panel_of, timeline_panel
 from ui.present.trainings import training_figure
 from ui.present.validations import errors_figure
-from ui.present.waterfalls import LABEL_ROOM, bars, waterfall_figure
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +101,11 @@ def test_speedups_have_error_bars():
 
 
 def test_a_long_title_has_lines_below_which_the_legend_stands():
-    short, long = (palette.finished(go.Figure(), title, drawn_px=200).layout for title in ("word", "word " * 25))
+    short, long = (labels.finished(go.Figure(), title, drawn_px=200).layout for title in ("word", "word " * 25))
     lines = long.title.text.split("<br>")
     assert " ".join(lines) == " ".join(["word"] * 25)
-    assert max(map(len, lines)) <= palette.TITLE_WIDTH
-    more = palette.TITLE_LINE_PX * (len(lines) - 1)
+    assert max(map(len, lines)) <= labels.TITLE_WIDTH
+    more = labels.TITLE_LINE_PX * (len(lines) - 1)
     assert (long.margin.t - short.margin.t, long.height - short.height) == (more, more)
 
 
@@ -127,9 +126,9 @@ def test_phases(runs):
 
 
 def test_every_phase_has_its_own_color():
-    colors = [palette.phase_color(phase) for phase in palette.PHASE]
-    assert len({*colors, palette.OTHER, palette.CRITICAL}) == len(colors) + 2
-    assert palette.phases_in_order({"zeta", "update", "forward"}) == ["forward", "update", "zeta"]
+    colors = [labels.phase_color(phase) for phase in labels.PHASE]
+    assert len({*colors, labels.OTHER, labels.CRITICAL}) == len(colors) + 2
+    assert labels.phases_in_order({"zeta", "update", "forward"}) == ["forward", "update", "zeta"]
 
 
 # The chart of coverage: each step once, in the part of its group.
@@ -376,7 +375,7 @@ def test_timelines_predicted_above_measured(both):
     assert set(drawn) == {"forward", "backward", "update", "transfer", "critical path (stripe)"}
     assert list(drawn["forward"].base) == [bar.start_ms for bar in panel.bars["forward"]]
     assert list(drawn["forward"].x) == [bar.length_ms for bar in panel.bars["forward"]]
-    assert drawn["forward"].marker.color == palette.PHASE["forward"]
+    assert drawn["forward"].marker.color == labels.PHASE["forward"]
     assert len(drawn["critical path (stripe)"].x) == len(panel.critical)
     assert sorted(shape.x0 for shape in figure.layout.shapes) == pytest.approx([51.3, 51.3, 52.4], abs=0.06)
 
@@ -402,9 +401,9 @@ def test_memory_per_device_with_a_limit_that_is_near(both):
     tops = [trace.y[0] * 2**20 for trace in figure.data if trace.xaxis == "x" and trace.fill]
     assert tops == pytest.approx([sum(held[0] for held in list(shown.held.values())[:count]) for count in range(len(shown.held), 0, -1)])
     lines = {(shape.line.color, round(shape.y0 * 2**20)) for shape in figure.layout.shapes if shape.xref == "x domain"}
-    assert {(palette.LIMIT, both.predicted.limits_bytes["gpu0"]), ("#1F2430", shown.peak_bytes)} == lines
+    assert {(labels.LIMIT, both.predicted.limits_bytes["gpu0"]), ("#1F2430", shown.peak_bytes)} == lines
     far = replace(both.predicted, limits_bytes=dict.fromkeys(both.predicted.limits_bytes, 10**12))
-    assert palette.LIMIT not in {shape.line.color for shape in memory_figure(far).layout.shapes}
+    assert labels.LIMIT not in {shape.line.color for shape in memory_figure(far).layout.shapes}
 
 
 def test_timelines_without_kinds_of_memory_have_no_picture_of_it():
@@ -453,7 +452,7 @@ def test_several_stages_of_a_device_have_their_number_and_a_shade():
         ("0F0", "F0", "0"): 0, ("0F1", "F1", "1"): 0, ("2F0", "F0", "0"): 1, ("2F1", "F1", "1"): 1,
         ("1F0", "F0", "0"): 0, ("1F1", "F1", "1"): 0, ("3F0", "F0", "0"): 1, ("3F1", "F1", "1"): 1,
     }  # fmt: skip
-    assert palette.shaded("#000000", 1) == "#6B6B6B"
+    assert labels.shaded("#000000", 1) == "#6B6B6B"
 
 
 def test_the_second_half_of_a_backward_has_a_color_of_its_own():
@@ -462,7 +461,7 @@ def test_the_second_half_of_a_backward_has_a_color_of_its_own():
     assert {name: [bar.labels[0] for bar in bars] for name, bars in panel.bars.items()} == {
         "forward": ["F0", "F1"], "backward": ["I0", "I1"], "backward by weights": ["W0", "W1"],
     }  # fmt: skip
-    assert palette.phase_color("backward by weights") != palette.phase_color("backward")
+    assert labels.phase_color("backward by weights") != labels.phase_color("backward")
 
 
 def test_mini_batches_of_a_pipeline_that_never_drains_are_numbered_by_iteration():

@@ -15,7 +15,7 @@ from tests.support.search_samples import search_result
 from traces.documents.comparison import Shares
 from traces.documents.profile import Contention, Dispatch, Identity, Interference, KeyCost, LoopCosts, Profile, Stats
 from traces.documents.verdict import Gain
-from ui.present import labels, machines, palette, predictions, searches, trainings, validations
+from ui.present import labels, machines, predictions, searches, trainings, validations
 from ui.present.edits import MOST_FAULTS, best_words, cost_words, fault_lines, move_words
 from ui.present.formulas import FORMULAS, PREDICTED, column_formulas, formulas_markdown, formulas_of
 from ui.present.labels import (
@@ -26,10 +26,10 @@ from ui.present.labels import (
     markdown_escaped,
     model_name,
     options_text,
+    plotly_escaped,
     row_labels,
     source_words,
 )
-from ui.present.palette import plotly_escaped
 
 
 def test_headline():
@@ -229,16 +229,16 @@ def lab(color):
 
 
 def test_a_color_has_one_meaning():
-    groups = (palette.PHASE, palette.CHANGE, palette.KIND, {**palette.VERDICT, "faster": palette.SHORTER, "slower": palette.LONGER})
-    single = (palette.OTHER, palette.CRITICAL, palette.LIMIT, palette.PREDICTED, palette.MEASURED, palette.GREY, palette.IDLE)
-    used = Counter([*single, *palette.LINES, *(color for group in groups for color in group.values())])
+    groups = (labels.PHASE, labels.CHANGE, labels.KIND, {**labels.VERDICT, "faster": labels.SHORTER, "slower": labels.LONGER})
+    single = (labels.OTHER, labels.CRITICAL, labels.LIMIT, labels.PREDICTED, labels.MEASURED, labels.GREY, labels.IDLE)
+    used = Counter([*single, *labels.LINES, *(color for group in groups for color in group.values())])
     assert [color for color, times in used.items() if times > 1] == []
 
 
 def test_kinds_of_memory_do_not_look_like_phases_or_each_other():
     """They stand in one legend."""
-    colors = {name: lab(color) for name, color in {**palette.PHASE, **palette.KIND}.items()}
-    near = [(kind, other) for kind in palette.KIND for other in colors if other != kind and dist(colors[kind], colors[other]) < FAR]
+    colors = {name: lab(color) for name, color in {**labels.PHASE, **labels.KIND}.items()}
+    near = [(kind, other) for kind in labels.KIND for other in colors if other != kind and dist(colors[kind], colors[other]) < FAR]
     assert near == []
 
 

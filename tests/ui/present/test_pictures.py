@@ -8,12 +8,11 @@ import pytest
 from plotly.subplots import make_subplots
 
 from tests.support.page_samples import skipped, validation
-from ui.present import palette
+from ui.present import labels
 from ui.present.blocks import Bar
-from ui.present.charts import speedups_figure
-from ui.present.palette import finished
+from ui.present.charts import speedups_figure, waterfall_figure
+from ui.present.labels import finished
 from ui.present.pictures import svg, write_picture
-from ui.present.waterfalls import waterfall_figure
 
 
 def drawn(*figures, **how):
@@ -72,7 +71,7 @@ def test_a_waterfall_starts_each_part_where_the_part_above_it_ends():
     parts = [Bar("a", "10", 0, 0.010, True), Bar("b", "+4", 0.010, 0.014), Bar("c", "-8", 0.014, 0.006), Bar("d", "6", 0, 0.006, True)]
     root = drawn(waterfall_figure(parts, "why"))
     bars = [each for each in root.iter() if each.tag.endswith("rect")][1:]
-    assert [bar.get("fill") for bar in bars] == [palette.GREY, palette.LONGER, palette.SHORTER, palette.GREY]
+    assert [bar.get("fill") for bar in bars] == [labels.GREY, labels.LONGER, labels.SHORTER, labels.GREY]
     ends = [(float(bar.get("x")), float(bar.get("x")) + float(bar.get("width"))) for bar in bars]
     assert ends[1] == pytest.approx((label(root, "10")[0], label(root, "14")[0]), abs=0.2)
     assert ends[2] == pytest.approx((ends[3][1], ends[1][1]), abs=0.2)

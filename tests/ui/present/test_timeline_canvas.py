@@ -13,7 +13,7 @@ from tests.support.page_samples import two_lanes
 from tests.support.sample_runs import comparisons
 from traces.documents.comparison import Comparison
 from traces.documents.timeline import Span, Timeline
-from ui.present import palette
+from ui.present import labels
 from ui.present.timeline_canvas import page
 from ui.present.timeline_canvas.payload import ARRAYS, MOST_TRACKS, layer_groups, one_track, timelines_payload, tracks
 from ui.present.timeline_rows import timeline_panel
@@ -120,8 +120,8 @@ def test_layers_are_grouped_at_the_least_depth_that_tells_them_apart():
 
 def test_colors_are_those_of_pictures(runs):
     header = payload(runs["turbodl"].predicted).header
-    assert {phase["name"]: phase["color"] for phase in header["phases"]}["backward"] == palette.phase_color("backward")
-    assert header["critical_color"] == palette.CRITICAL
+    assert {phase["name"]: phase["color"] for phase in header["phases"]}["backward"] == labels.phase_color("backward")
+    assert header["critical_color"] == labels.CRITICAL
 
 
 def test_a_sentence_says_what_the_picture_shows():

@@ -10,7 +10,7 @@ from tests.support.chromium import CHROMIUM
 from tests.support.many_spans import many_spans
 from tests.support.sample_runs import comparisons
 from traces import units
-from ui.present import palette
+from ui.present import labels
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
 
@@ -164,7 +164,7 @@ def test_memory_under_the_lanes_tells_what_is_held(page, tmp_path):
         assert any(line.startswith("activations: ") for line in kinds)
     areas = ElementTree.fromstring(page.evaluate(f"{TIMELINE}.svg()")).findall(f".//{SVG}path")
     kinds = [kind for held in timeline.memory_kinds.values() for kind in held.held_bytes if any(held.held_bytes[kind])]
-    assert [area.get("fill") for area in areas if area.get("fill")].count(palette.KIND["activation"]) == kinds.count("activation")
+    assert [area.get("fill") for area in areas if area.get("fill")].count(labels.KIND["activation"]) == kinds.count("activation")
 
 
 def test_a_pick_tells_the_measured_bar_of_a_predicted_one(page, tmp_path):

@@ -10,7 +10,7 @@ from rich.console import Console
 from tests.support.page_samples import prediction, result, validation
 from traces import units
 from traces.documents.comparison import Change
-from ui.present import waterfalls
+from ui.present import charts
 from ui.present.blocks import Bar
 from ui.present.terminal import BAR_WIDTH, show
 
@@ -22,7 +22,7 @@ def changes(**seconds: float) -> tuple[Change, ...]:
 
 def sentence(step_s: float, **seconds: float) -> str:
     """The sentence about a step that was 50 ms in the baseline."""
-    (text,) = waterfalls.prediction_words(prediction(step_s=step_s, waterfall=changes(**seconds)))
+    (text,) = charts.prediction_words(prediction(step_s=step_s, waterfall=changes(**seconds)))
     return text
 
 
@@ -53,23 +53,23 @@ def test_parts_too_small_to_name_are_one_part():
 
 
 def test_the_baseline_has_nothing_to_explain():
-    assert waterfalls.prediction_words(prediction(strategy="baseline")) == []
+    assert charts.prediction_words(prediction(strategy="baseline")) == []
 
 
 def test_a_measurement_says_what_task_times_do_not_explain():
     row = result(predicted=0.040, measured=0.042, waterfall=changes(backward=0.003, waiting_between_tasks=-0.002, **REST))
-    assert waterfalls.validation_words(validation(row)) == [
+    assert charts.validation_words(validation(row)) == [
         "The measured step of turbodl is 2.0 ms longer than predicted: 3.0 ms because backward tasks take more time and"
         " 1.0 ms that task times do not explain, less 2.0 ms because less time passes between tasks."
     ]
-    assert waterfalls.validation_words(validation(result())) == [], "a document of before there were waterfalls"
+    assert charts.validation_words(validation(result())) == [], "a document of before there were waterfalls"
 
 
 REST = {"not_explained_by_task_times": 0.001}
 
 
 def test_bars_hang_on_one_another():
-    bars = waterfalls.prediction_bars(prediction(step_s=0.0444, waterfall=changes(overlap_of_backward=-0.0066, contention=0.001)))
+    bars = charts.prediction_bars(prediction(step_s=0.0444, waterfall=changes(overlap_of_backward=-0.0066, contention=0.001)))
     assert bars == [
         Bar("baseline", "50.0", 0.0, 0.05, True),
         Bar("overlap of backward", "-6.6", 0.05, pytest.approx(0.0434)),
@@ -81,12 +81,12 @@ def test_bars_hang_on_one_another():
 def printed(bars: list[Bar]) -> list[str]:
     """The lines of the bars on a terminal of 100 columns."""
     screen = io.StringIO()
-    show(Console(file=screen, width=100), waterfalls.waterfall(bars, "Why"))
+    show(Console(file=screen, width=100), charts.waterfall(bars, "Why"))
     return [line.rstrip() for line in screen.getvalue().splitlines()]
 
 
 def test_bars_for_a_terminal_are_as_long_as_their_times():
-    bars = waterfalls.prediction_bars(prediction(step_s=0.040, waterfall=changes(overlap_of_backward=-0.020, contention=0.010)))
+    bars = charts.prediction_bars(prediction(step_s=0.040, waterfall=changes(overlap_of_backward=-0.020, contention=0.010)))
     rows = printed(bars)
     assert [row.split("ms")[0].split() for row in rows] == [
         ["baseline", "50.0"], ["overlap", "of", "backward", "-20.0"], ["contention", "+10.0"], ["turbodl", "40.0"],
@@ -113,5 +113,5 @@ def test_numbers_of_a_damaged_document_that_do_not_add_up_are_shown_at_once():
 
 
 def test_a_bar_that_ends_before_0_is_no_longer_than_the_terminal_allows():
-    _, damaged, _ = printed(waterfalls.bars("baseline", 0.05, [Change(part="contention", seconds=-1e12)], "turbodl", 0.04))
+    _, damaged, _ = printed(charts.bars("baseline", 0.05, [Change(part="contention", seconds=-1e12)], "turbodl", 0.04))
     assert 0 < damaged.count("▓") <= BAR_WIDTH

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from traces.documents.timeline import Cause, Span, Timeline
-from ui.present import palette
+from ui.present import labels
 from ui.present.labels import headline
 from ui.present.timeline_rows import X_LABEL, Bar, Strips, TimelinePanel, timeline_panel
 
@@ -137,24 +137,24 @@ def timelines_payload(
     header = {
         "title": title, "x_label": X_LABEL, "tick_ms": writer.tick_ms, "end_ms": end_ms,
         "panels": [writer.panel(panel) | {"memory": own} for panel, own in zip(panels, memory, strict=True)],
-        "memory_kinds": strips.colors(), "limit_color": palette.LIMIT,
-        "phases": [_color(phase, palette.phase_color(phase)) for phase in writer.phases], "groups": writer.group_colors(),
+        "memory_kinds": strips.colors(), "limit_color": labels.LIMIT,
+        "phases": [_color(phase, labels.phase_color(phase)) for phase in writer.phases], "groups": writer.group_colors(),
         "names": list(writer.names), "labels": list(writer.labels), "causes": list(map(str, _CAUSES)), "clipped": writer.clipped,
-        "critical_color": palette.CRITICAL, "idle_color": palette.IDLE, "grey": palette.GREY, "events": list(events), "editable": editable,
+        "critical_color": labels.CRITICAL, "idle_color": labels.IDLE, "grey": labels.GREY, "events": list(events), "editable": editable,
     }  # fmt: skip
     return _packed(header, writer.arrays() | strips.arrays())
 
 
 def _phases(panels: Sequence[TimelinePanel]) -> dict[str, int]:
     """The number of every phase that is drawn. The last number is that of all other phases, if there are too many."""
-    phases = palette.phases_in_order({phase for panel in panels for phase in panel.bars})
+    phases = labels.phases_in_order({phase for panel in panels for phase in panel.bars})
     if len(phases) > MOST_PHASES:
         phases = [*phases[: MOST_PHASES - 1], OTHER_PHASES]
     return {phase: number for number, phase in enumerate(phases)}
 
 
 def _color(name: str, color: str) -> dict[str, str]:
-    return {"name": name, "color": color, "lighter": palette.shaded(color, 1)}
+    return {"name": name, "color": color, "lighter": labels.shaded(color, 1)}
 
 
 def _whole(number: int) -> int:
@@ -207,9 +207,9 @@ class _Writer:
 
     def group_colors(self) -> list[dict[str, str]]:
         """Name and colors of every group of layers; the last two are those of other layers and of none."""
-        colors = list(palette.PHASE.values())
+        colors = list(labels.PHASE.values())
         entries = [_color(group, colors[number % len(colors)]) for number, group in enumerate(self._named_groups)]
-        return [*entries, _color(OTHER_LAYERS, palette.OTHER), _color(NO_LAYER, palette.IDLE)]
+        return [*entries, _color(OTHER_LAYERS, labels.OTHER), _color(NO_LAYER, labels.IDLE)]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All arrays by name."""
