@@ -336,7 +336,7 @@ def main(arguments: Sequence[str]) -> None:
     with workers(usual_processes(len(rows))) as run:
         for row, kept in zip(rows, kept_forecasts(rows, [None] * len(rows), run), strict=True):
             steps.append((row, kept))
-            print(line(row, kept.why or scored(row, kept)), flush=True)
+            print(line(row, scored(row, kept)), flush=True)
         for row, kept in zip(tried, run([(fits, (row,)) for row in tried]), strict=True):
             failed.append((row, kept))
             print(f"failed: {what(row)}: {'fits' if kept.fits else 'does not fit'}", flush=True)

@@ -267,8 +267,11 @@ def judged(paper: Paper) -> Paper:
 def _losses_chart(table: Table) -> Chart:
     panels = []
     for network, rows in claims.by_network(table).items():
-        lines = (line(name, ((int(row.labels["after"]), row.predicted(name)) for row in rows)) for name in ("back-propagation", "BPPSA"))
-        panels.append(Panel(title=network, series=tuple(lines)))
+        lines = {
+            name: [(int(row.labels["after"]), loss) for row in rows if (loss := row.predicted(name)) is not None]
+            for name in ("back-propagation", "BPPSA")
+        }
+        panels.append(Panel(title=network, series=tuple(line(name, points) for name, points in lines.items())))
     return PAPER.chart("losses", panels)
 
 

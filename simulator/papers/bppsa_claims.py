@@ -103,7 +103,7 @@ def greatest_differ(overall: Mapping[str, float], backward: Mapping[str, float],
 
     `reason` finds out why, if it does not hold.
     """
-    best, best_backward = max(overall, key=overall.get), max(backward, key=backward.get)
+    best, best_backward = max(overall, key=overall.__getitem__), max(backward, key=backward.__getitem__)
     said = f"{overall[best]:.2f}x at {best}, the backward's {backward[best_backward]:.1f}x at {best_backward}"
     figures = {"overall": overall[best], "backward": backward[best_backward]}
     differ = best != best_backward

@@ -104,8 +104,9 @@ def _by_framework(tasks: Iterable[Task]) -> Iterator[Task]:
     for task in tasks:
         if getattr(task.body, "target", "") == "schedcast.gru.default":
             gru = task
-        of_gru = gru is not None and isinstance(task.body, JacobianValues)
-        yield replace(task, body=OpList(tuple(_overhead(gru, task.writes[0])), "gru-jacobians")) if of_gru else task
+        if gru is not None and isinstance(task.body, JacobianValues):
+            task = replace(task, body=OpList(tuple(_overhead(gru, task.writes[0])), "gru-jacobians"))
+        yield task
 
 
 def _overhead(gru: Task, jacobians: Operand) -> Iterator[ListedOp]:

@@ -119,15 +119,17 @@ class _Trace:
 
     def product(self, later: _Element, earlier: _Element) -> _Element:
         """Record the product `later` times `earlier`, and return its result."""
+        matrix = later.recipe
+        assert matrix is not None, "the gradient, which is the first element, is never the later one"
         if earlier.recipe is None:
             kind, recipe, columns, span = "mv", None, 1, (later.last, later.first)
-            if later.recipe not in self._entries:
-                self._entries[later.recipe] = entries(later.recipe)
-            flops = 2.0 * self._entries[later.recipe]
+            if matrix not in self._entries:
+                self._entries[matrix] = entries(matrix)
+            flops = 2.0 * self._entries[matrix]
         else:
-            recipe = ProductPattern(later.recipe, earlier.recipe)
+            recipe = ProductPattern(matrix, earlier.recipe)
             kind, columns, span, flops = "mm", earlier.recipe.cols, (later.last, earlier.first), 2.0 * recipe.terms
-        dense = 2.0 * later.recipe.rows * later.recipe.cols * columns
+        dense = 2.0 * matrix.rows * matrix.cols * columns
         before = max((each.step for each in (later, earlier) if each.step is not None), key=self._ends.__getitem__, default=None)
         self._before.append(before)
         self._ends.append(flops + (0.0 if before is None else self._ends[before]))

@@ -225,7 +225,7 @@ def _checks(
             for model, batches in predicted.items()
             if batches
         }
-        by_size, by_share = ([(x, speedup(steps, text)) for x, steps in shown.values()] for shown in (same, shares))
+        by_size, by_share = ([(x, steps[LOOP].step_s / steps[text].step_s) for x, steps in shown.values()] for shown in (same, shares))
         for check in (
             saved_is_independent(points.get(SCOPE.phases[0], {})),
             parallelism_helps_small_batches(points, gpu_bound),
@@ -298,11 +298,12 @@ def _lines(batches: ByBatch, value) -> tuple:
     return tuple(line(CALLED[text], ((batch, value(steps, text)) for batch, steps in batches.items())) for text in SHORT)
 
 
-def _points(shown: Mapping[str, tuple[float, StepsByStrategy]]) -> Panel:
+def _points(shown: Mapping[str, tuple[float, Mapping[str, PredictedStep]]]) -> Panel:
     """Return a panel of named points in the order of x, with one series per schedule."""
     named = sorted(shown.items(), key=lambda item: item[1][0])
     series = (
-        line(CALLED[text], [(x, speedup(steps, text)) for _, (x, steps) in named], names=[name for name, _ in named]) for text in SHORT
+        line(CALLED[text], [(x, steps[LOOP].step_s / steps[text].step_s) for _, (x, steps) in named], names=[name for name, _ in named])
+        for text in SHORT
     )
     return Panel(title="", series=tuple(series))
 

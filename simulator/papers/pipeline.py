@@ -246,7 +246,7 @@ def _staleness(network: Network, own: tuple[NumberedLayer, ...] | None) -> tuple
 def _sizes(network: Network, own: tuple[NumberedLayer, ...] | None) -> tuple[Sequence, Sequence]:
     """Table 9: what the increases of memory are computed from."""
     weights, activations = (own and sum(getattr(each, name) for each in own) for name in ("weights_bytes", "activations_bytes"))
-    return (weights, own and 2 * activations), [mib * MIB for mib in PAPER.values("sizes, MiB").get(network.title, ())]
+    return (weights, activations and 2 * activations), [mib * MIB for mib in PAPER.values("sizes, MiB").get(network.title, ())]
 
 
 def _increases(

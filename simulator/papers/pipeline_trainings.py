@@ -89,20 +89,21 @@ def of_trainings(tables: Mapping[str, Table]) -> tuple[Check, ...]:
     stale = {placement: drop for (name, placement), drop in resnet.items() if name == "stale"}
     increasing = {placement[-1]: drop for placement, drop in stale.items() if placement[:1] == (3,)}
     alike = {f"after layer {last}": (drop, stale[last,], abs(drop - stale[last,])) for last, drop in increasing.items() if (last,) in stale}
-    hybrid = {str(placement): (drop, mixed["stale", placement]) for (name, placement), drop in mixed.items() if name == "hybrid"}
+    hybrid = {str(where): (drop, mixed.get(("stale", where))) for (name, where), drop in mixed.items() if name == "hybrid"}
     by_stages = PAPER.claim("drop by stages")
     return (
         PAPER.claim("small network").each(small),
-        by_stages.trend(list(increasing.items())) if increasing else by_stages.unjudged(),
+        by_stages.trend([*increasing.items()]) if increasing else by_stages.unjudged(),
         PAPER.claim("share decides").each(alike),
         PAPER.claim("hybrid").each(hybrid),
     )
 
 
-def _drops(table: Table) -> dict[tuple[str, tuple[int, ...]], float | None]:
-    """The drop of accuracy by training and placement."""
+def _drops(table: Table) -> dict[tuple[str, tuple[int, ...]], float]:
+    """The drop of accuracy by training and placement. Rows without one are left out."""
     placements = [tuple(map(int, re.findall(r"\d+", row.labels["pairs after"]))) for row in table.rows]
-    return {(row.labels["training"], placement): row.predicted("drop") for row, placement in zip(table.rows, placements, strict=True)}
+    rows = ((row.labels["training"], placement, row.predicted("drop")) for row, placement in zip(table.rows, placements, strict=True))
+    return {(training, placement): drop for training, placement, drop in rows if drop is not None}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from simulator.predict.discrepancy import OWN_LOOP, PIPELINES, PLAIN, PROCESSES, group_of
-from traces.documents.comparison import Validation, ValidationResult
+from traces.documents.comparison import Validation
 
 #: What the coverage of 90 % intervals should lie in.
 WANTED = (0.80, 0.97)
@@ -52,20 +52,16 @@ def judged(validations: Iterable[Validation], kind: str | None = None) -> list[J
             batch=validation.batch_size,
             strategy=row.strategy,
             processes=bool(validation.device.get("processes")),
-            predicted_s=row.predicted_step_s,
-            interval_s=row.predicted_interval_s,
-            measured_s=row.measured_step_s,
+            predicted_s=row.steps_s[0],
+            interval_s=interval_s,
+            measured_s=row.steps_s[1],
             gpu=str(validation.device.get("name")) if validation.device.get("kind") == "gpu" else "",
         )
         for validation in validations
         if not validation.busy and (kind is None or validation.device.get("kind") == kind)
         for row in validation.rows
-        if _has_interval(row)
+        if row.ok and (interval_s := row.predicted_interval_s) is not None
     ]
-
-
-def _has_interval(row: ValidationResult) -> bool:
-    return row.ok and row.predicted_interval_s is not None
 
 
 def coverage(steps: Sequence[Judged]) -> float:

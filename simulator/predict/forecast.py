@@ -70,10 +70,10 @@ class Forecast:
     shares: Shares
     simulate_wall_s: float
     sensitivity: Sensitivity | WeightedSensitivity
+    parts: StepParts
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
     reserved_bytes: Mapping[str, int] = field(default_factory=dict)
     at_peak: tuple[AtPeak, ...] = ()
-    parts: StepParts | None = None
     phases: tuple[tuple[int, float], ...] = ()
     rounds_error: float = 0.0
     float32: str = "fp32"

@@ -102,11 +102,12 @@ def fastest(outcomes: Iterable[Outcome]) -> Outcome | None:
 
 def pareto(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Return those that fit and that no other beats in step time without needing more memory; the fastest first, each with less memory."""
-    front: list[Outcome] = []
-    for each in sorted((each for each in outcomes if each.usable and each.peak_bytes is not None), key=lambda e: (e.step_s, e.peak_bytes)):
-        if not front or each.peak_bytes < front[-1].peak_bytes:
-            front.append(each)
-    return front
+    front: list[tuple[Outcome, int]] = []
+    known = ((each, peak) for each in outcomes if each.usable and (peak := each.peak_bytes) is not None)
+    for each, peak_bytes in sorted(known, key=lambda own: (own[0].step_s, own[1])):
+        if not front or peak_bytes < front[-1][1]:
+            front.append((each, peak_bytes))
+    return [each for each, _ in front]
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ def stretches(outcomes: Sequence[Outcome], strategy: str, rival: str) -> list[St
     for value in sorted({each.at[0] for each in outcomes}):
         here = at_point(outcomes, (value,))
         if strategy in here and rival in here:
-            gain = here[rival].step_s / here[strategy].step_s if here[strategy].usable and here[rival].usable else None
+            own_s, rival_s = (here[name].step_s if here[name].fits else None for name in (strategy, rival))
+            gain = None if own_s is None or rival_s is None else rival_s / own_s
             rows.append((UNUSABLE if gain is None else _verdict(here[strategy].gains.get(rival)), value, gain))
     result = []
     for state, group in groupby(rows, key=lambda row: row[0]):

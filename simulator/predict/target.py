@@ -54,9 +54,10 @@ class Target:
             return Target(
                 replace(unsplit, hosts=tuple(replace(host, graph_iterations=1) for host in unsplit.hosts)), self.costs.whole, GRAPH
             )
-        if self.machine.for_devices(plan.devices) is self.machine:
+        variant = self.machine.for_devices(plan.devices)
+        if variant is self.machine:
             return self
-        return replace(self, machine=self.machine.whole, costs=self.costs.whole)
+        return replace(self, machine=variant, costs=self.costs.whole if variant is self.machine.whole else self.costs.for_pytorch)
 
 
 def references(machine: Machine) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from calibrate.testbed import no_progress
 from simulator.engine.costs.cost import DATASHEET, MEASURED, Cost
 from simulator.model.job import Job
 from simulator.predict.forecast import Forecast
+from simulator.predict.waterfall import StepParts
 from simulator.strategies import registry as strategies
 from tests.support import tiny
 from tests.support.jobs import MLP
@@ -29,7 +30,9 @@ def forecast(step_s: float, sources: tuple[str, ...]) -> Forecast:
     plan, _ = tiny.build(*(tiny.task(f"t{number}", 1.0) for number in range(len(sources))))
     costs = [Cost(f"key{number}", 1.0, 1.0, source) for number, source in enumerate(sources)]
     timeline = Timeline("predicted", (), step_s, (0.0, step_s))
-    return Forecast(plan, tiny.gpu(), costs, timeline, (step_s, step_s), Shares(measured=1, fitted=0, guessed=0), 0.0)
+    return Forecast(
+        plan, tiny.gpu(), costs, timeline, (step_s, step_s), Shares(measured=1, fitted=0, guessed=0), 0.0, StepParts(step_s, {}, {})
+    )
 
 
 def a_testbed(interleaved: bool) -> SimpleNamespace:

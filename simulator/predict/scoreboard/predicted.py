@@ -93,7 +93,7 @@ def outcomes(rows: Sequence[Row], targets: Sequence[Target | None], run: Workers
     Rows that were predicted before are not predicted again.
     """
     for row, kept in zip(rows, kept_forecasts(rows, targets, run), strict=True):
-        yield kept.why or scored(row, kept)
+        yield scored(row, kept)
 
 
 def kept_forecasts(rows: Sequence[Row], targets: Sequence[Target | None], run: Workers) -> Iterable[Kept]:
@@ -152,8 +152,10 @@ def waits_for_host(row: Row, launches: int) -> bool:
     return row.mode == "eager" and row.published_s < launches * (SYNCHRONIZED_S if row.synchronized else HOST_S)
 
 
-def scored(row: Row, kept: Kept) -> ScoredStep:
-    """The measured step of a row with its prediction."""
+def scored(row: Row, kept: Kept) -> ScoredStep | str:
+    """The measured step of a row with its prediction, or why there is none."""
+    if kept.step is None:
+        return kept.why
     return ScoredStep(
         file=row.file,
         row=row.number,

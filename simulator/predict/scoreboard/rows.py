@@ -164,7 +164,9 @@ def read(path: Path, name: str = "", opened: Table | None = None) -> tuple[list[
     rows, left_out = [], []
     table = opened or read_table(path, "table of steps")
     form = _form({*table.columns})
-    for number, (line, record) in enumerate(table.rows if form else ()):
+    if form is None:
+        return [], []
+    for number, (line, record) in enumerate(table.rows):
         try:
             row = _damaged(name, line, record) if isinstance(record, str) else form(_Record(record), number)
         except SchedcastError as error:
@@ -305,7 +307,7 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
         attention=CUDNN if "TransformerEngine" in record.get("attention", "") else PYTORCH,
         checkpoint=_CHECKPOINTS[record["activation_checkpointing"]],
     )
-    card = names.preset_of(record["gpu"])
+    card = names.preset_of(record["gpu"]) or ""
     peaks = {name: record.measured(f"peak_{name}_gib") for name in ("reserved", "allocated") if record[f"peak_{name}_gib"]}
     keeps = {"GRAD_OP": "reshard=off", "ZeRO-1": "shard=1"}
     options = [option for word, option in keeps.items() if word in record["shard"]] + ([f"tp={tensor}"] if tensor > 1 else [])

@@ -100,6 +100,13 @@ class Evaluation(Data):
         return self.simulated
 
     @property
+    def known_bound_s(self) -> float:
+        """`bound_s`. Raises ValueError if it has no plan."""
+        if self.bound_s is None:
+            raise ValueError(f"{self.text} has no plan")
+        return self.bound_s
+
+    @property
     def at_limit(self) -> bool:
         """Whether it fits, but leaves so little memory free that its step time is uncertain."""
         return self.fits and any(need.at_limit for need in self.result.memories)

@@ -43,8 +43,8 @@ def rank(search: Search) -> Ranking:
     loops = [text for text in references(target.machine) if text in PARALLEL_LOOPS]
     known = [answer(job, name, target, setup.shared) for name in (BASELINE, PYTORCH, *loops)]
     baseline, plain, *parallel = (None if isinstance(each, Refusal) else each for each in known)
-    fitting = sorted((each for each in search.simulated if each.fits), key=lambda each: (each.at_limit, each.simulated.step_s))
-    others = sorted((each for each in search.simulated if not each.fits), key=lambda each: each.simulated.step_s)
+    fitting = sorted((each for each in search.simulated if each.fits), key=lambda each: (each.at_limit, each.result.step_s))
+    others = sorted((each for each in search.simulated if not each.fits), key=lambda each: each.result.step_s)
     chances, behind = _comparisons([each for each in fitting if each.at_limit == fitting[0].at_limit])
     rows = [
         _row(
@@ -61,7 +61,7 @@ def rank(search: Search) -> Ranking:
     pruned = [each for each in search.evaluations if each.simulated is None and not each.refusal]
     rival = next((each for each in fitting if family(each.strategy) != family(fitting[0].strategy)), None)
     best_forecast, rival_forecast = (_forecast(search, each) for each in (fitting[0] if fitting else None, rival))
-    bounds = [each.bound_s for each in (*fitting, *pruned)]
+    bounds = [each.known_bound_s for each in (*fitting, *pruned)]
     result = SearchResult(
         model=job.model,
         batch_size=job.batch,
@@ -76,7 +76,7 @@ def rank(search: Search) -> Ranking:
         plans=tuple(rows),
         best=fitting[0].text if fitting else None,
         pruned=tuple(_pruned(each, [own for own in fitting if own.text in chances]) for each in pruned),
-        refused=tuple(_refused(each) for each in search.evaluations if each.refusal),
+        refused=tuple(_refused(each.text, refusal) for each in search.evaluations if (refusal := each.refusal)),
         bound_s=min(bounds, default=None),
         baseline_step_s=baseline.timeline.step_s if baseline is not None else None,
         pytorch_step_s=plain.timeline.step_s if plain is not None else None,
@@ -101,7 +101,7 @@ def _comparisons(fitting: Sequence[Evaluation]) -> tuple[dict[str, float], dict[
     fastest = draws == draws.min(axis=0)
     chances = (fastest / fastest.sum(axis=0)).sum(axis=1) / DRAWS
     low, high = np.quantile(draws / draws[0], (0.05, 0.95), axis=1)
-    expected = [each.simulated.step_s / fitting[0].simulated.step_s for each in fitting]
+    expected = [each.result.step_s / fitting[0].result.step_s for each in fitting]
     behind = [(min(float(a), e), max(float(b), e)) for a, b, e in zip(low, high, expected, strict=True)]
     texts = [each.text for each in fitting]
     return dict(zip(texts, map(float, chances), strict=True)), dict(zip(texts[1:], behind[1:], strict=True))
@@ -128,7 +128,7 @@ def _row(
     behind: Interval | None,
     best: Evaluation | None,
 ) -> RankedPlan:
-    simulated, setup = each.simulated, setup.of(each.text)[1]
+    simulated, setup = each.result, setup.of(each.text)[1]
     return RankedPlan(
         plan=each.text,
         strategy=each.strategy,
@@ -142,10 +142,10 @@ def _row(
         fits=each.fits,
         speedup=_over(baseline, simulated.step_s),
         against_pytorch=_over(plain, simulated.step_s),
-        behind=simulated.step_s / best.simulated.step_s if best is not None else None,
+        behind=simulated.step_s / best.result.step_s if best is not None else None,
         behind_interval=behind,
         probability=min(1.0, probability),
-        bound_s=each.bound_s,
+        bound_s=each.known_bound_s,
         bound_by=each.bound_by,
         why_not=simulated.why_not,
         mfu=simulated.mfu,
@@ -156,16 +156,16 @@ def _row(
     )
 
 
-def _refused(each: Evaluation) -> RefusedPlan:
-    return RefusedPlan(plan=each.text, why=each.refusal.words, excess_bytes=each.refusal.excess_bytes)
+def _refused(text: str, refusal: Refusal) -> RefusedPlan:
+    return RefusedPlan(plan=text, why=refusal.words, excess_bytes=refusal.excess_bytes)
 
 
 def _pruned(each: Evaluation, fitting: Sequence[Evaluation]) -> PrunedPlan:
     """A plan that was not simulated, and what beats it: the fastest plan of its strategy, of its family or of all, the first that does."""
-    row = PrunedPlan(plan=each.text, bound_s=each.bound_s, bound_by=each.bound_by)
+    row = PrunedPlan(plan=each.text, bound_s=each.known_bound_s, bound_by=each.bound_by)
     for other in sorted(fitting, key=lambda other: margin(other.strategy, each.strategy)):  # stable: each margin's fastest first
-        if prunes(each.bound_s, margin(other.strategy, each.strategy) * other.simulated.step_s):
-            return row.model_copy(update={"beaten_by": other.text, "over": each.bound_s / other.simulated.step_s})
+        if prunes(row.bound_s, margin(other.strategy, each.strategy) * other.result.step_s):
+            return row.model_copy(update={"beaten_by": other.text, "over": row.bound_s / other.result.step_s})
     return row
 
 

@@ -1,6 +1,7 @@
 """Plain PyTorch as a plan: what the user's own loop issues, op by op, and on which device."""
 
 import json
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -115,6 +116,14 @@ def test_a_cpu_works_on_one_op_with_all_its_cores():
     plan = plain_plan(Job(MLP, 4), machine)
     assert plan.devices == (device.name,)
     assert all(key.endswith(f"@{device.threads}-threads") for key in plan.keys(machine))
+
+
+def test_a_plan_of_all_cores_runs_on_them_whatever_it_is_called():
+    machine = this_cpu(devices=2)
+    plan = plain_plan(Job(MLP, 4), machine)
+    own, plain = (forecast(each, Target.of(CostModel(machine))) for each in (replace(plan, strategy="mine"), plan))
+    assert own.machine == plain.machine
+    assert own.timeline.step_s == plain.timeline.step_s
 
 
 def test_a_split_gpu_is_whole_for_plain_pytorch_which_is_always_eager():
