@@ -1,4 +1,4 @@
-"""Run all benchmarks, or the named ones, each in a process of its own.
+"""Run all benchmarks, or the named ones, each in a separate process.
 
 python -m tools
     [engine|startup|accuracy|ablation|bppsa|devices|efficiencies|products|coverage|published|preset-links|plain-pytorch

@@ -1,4 +1,4 @@
-"""TurboDL with its methods added one by one, predicted against measured on this CPU: four models, each in a process of its own.
+"""TurboDL with its methods added one by one, predicted against measured on this CPU: four models, each in a separate process.
 
 Targets: median |error| at most 6 %, worst at most 15 %, where a target is met at max(target, 2 x A/A spread); and the right
 order of any two levels whose measured step times differ by more than 5 %. `python -m tools.ablation resnet50` runs one model.

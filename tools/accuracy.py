@@ -1,4 +1,4 @@
-"""Predicted against measured on this machine: five models, each in a process of its own, under all strategies but BPPSA.
+"""Predicted against measured on this machine: five models, each in a separate process, under all strategies but BPPSA.
 
 Targets: median |error| at most 6 %, worst at most 15 %, where a target is met at max(target, 2 x A/A spread); and the right
 sign of every speed-up that differs from 1 by more than the A/A spread + 3 %. Every run is printed.
@@ -26,7 +26,7 @@ MODELS = (
     ("lenet5", 256, None), ("resnet18", 16, 64), ("mobilenet_v2", 16, 64), ("vgg16", 16, 32), ("transformer_base", 4, 16),
 )  # fmt: skip
 
-#: BPPSA has a benchmark of its own.
+#: BPPSA has a separate benchmark.
 STRATEGIES = tuple(name for name in strategies.names(1) if name != "bppsa")
 
 

@@ -4,7 +4,7 @@
 
 Prints executions per second over all simulated periods: for the events alone; after dependencies are derived and costs are resolved
 (events and recipes; the plan keeps its walk through the cache); and for the whole call of `simulate`, with spans, memory and critical
-path. Each also as a multiple of the rate of bare SimPy, measured beside it. Targets for the events: 0.286 times bare SimPy on one
+path. Each also as a multiple of the rate of bare SimPy, measured together with it. Targets for the events: 0.286 times bare SimPy on one
 stream, 0.071 times on four contending streams (400,000 and 100,000 tasks/s where bare SimPy makes 1,400,000 timeouts/s), and less than
 300 MB for a plan of 3,000 tasks. Rates are per second of CPU, and the best of five runs, since other processes only slow a run down.
 """

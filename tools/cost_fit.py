@@ -1,9 +1,9 @@
 """The error of costs that were not measured: `python -m tools.cost_fit PROFILE.json [--write]`.
 
-Leaves out each model of a profile in turn, predicts its keys from those of the others, and prints the root mean square of
+Excludes each model of a profile in turn, predicts its keys from those of the others, and prints the root mean square of
 log(measured / predicted) by op class and by how far the keys lie beyond those fitted (`simulator.engine.costs.fits`), with the number
 of models behind each figure. PROFILE is what `schedcast calibrate --model NAME -o PROFILE.json` measured for several models. With --write
-the figures become `simulator/engine/costs/left_out.json`, which serves profiles of few models.
+the figures become `simulator/engine/costs/left_out.json`, which is used for profiles with only a small number of models.
 """
 
 import json

@@ -19,7 +19,7 @@ def covered_by_others(validations: Sequence[Validation], kind: str) -> dict[str,
     """By group, whether each step is as far from its prediction as the errors of other models say, 9 times in 10.
 
     For each step the discrepancy is estimated without the validations of its model. So no step judges itself, and the width that other
-    errors give an interval is left out.
+    errors give an interval is excluded.
     """
     reached: dict[str, list[bool]] = {}
     for validation in validations:

@@ -1,9 +1,9 @@
-"""The error of `simulator/engine/costs/efficiencies.json` on GPUs that were left out of its fit: python -m tools efficiencies.
+"""The error of `simulator/engine/costs/efficiencies.json` on GPUs that were excluded from its fit: python -m tools efficiencies.
 
-Three tables. Ops: every GPU left out in turn and predicted from rows fitted on the others. Sums: device time of whole steps, of the ops
-that could be left out and of all from the table (convolutions are fitted on steps, `fit_steps`, and never on these ops); a trace's truth is
-its kernels' time, triosim's its column without overlap (the other column sums to forward 24.7, backward 57.7, update 0.87 ms).
-Check: the optimizer-fusion paper's MobileNetV2 on TITAN Xp, a GPU and a paper that no number was fitted on.
+Three tables. Ops: leave-one-out over GPUs, each predicted from rows fitted on the others. Sums: device time of whole steps, of the ops that
+could be excluded and of all from the table (convolutions are fitted on steps, `fit_steps`, and never on these ops); a trace's truth is its
+kernels' time, triosim's its column without overlap (the other column sums to forward 24.7, backward 57.7, update 0.87 ms). Check: the
+optimizer-fusion paper's MobileNetV2 on TITAN Xp, a GPU and a paper that no number was fitted on.
 """
 
 import csv
@@ -30,7 +30,7 @@ from tools.public_ops import BACKWARD, FORWARD, UPDATE, Measured, Op, all_source
 #: The paper's baseline, forward fusion and backward fusion, in ms: batch 32, Adam with weight decay, one update kernel after another.
 PAPER_MS = {"baseline": 94.21, "forward-fusion": 84.42, "backward-fusion": 80.92}
 
-#: Shorter sums are a few tiny kernels.
+#: Shorter sums consist of tiny kernels.
 _SHORTEST_S = 5e-4
 
 
@@ -40,7 +40,7 @@ def coverage(scored: Sequence[Scored], table: EfficiencyRows, deviations: float 
 
 
 def op_lines(scored: Sequence[Scored], table: EfficiencyRows) -> list[str]:
-    """Print a line for each op class and each group that was left out."""
+    """Print a line for each op class and each excluded group."""
     groups: dict[tuple[str, str], list[Scored]] = defaultdict(list)
     for item in scored:
         groups[item.op.op_class, item.left_out].append(item)
@@ -57,13 +57,13 @@ def op_lines(scored: Sequence[Scored], table: EfficiencyRows) -> list[str]:
 
 
 def sum_lines(folder: Path, sources: Sequence[Measured], scored: Sequence[Scored], table: EfficiencyRows) -> list[str]:
-    """Device time of whole steps: measured, the part predicted with the GPU (or model) left out, and all of it by the table."""
+    """Device time of whole steps: measured, the part predicted without the GPU (or model), and all of it by the table."""
     without = {item.left_out: item.rows for item in scored}
     alone = {item.op: item.predicted_s for item in scored}
     lines = []
 
     def line(what: str, measured_s: float, ops: Sequence[Op], found: Sequence[tuple[float, float]]) -> None:
-        """`found`: (seconds measured, seconds predicted) of the ops that could be left out."""
+        """`found`: (seconds measured, seconds predicted) of the ops that could be excluded."""
         part_s, found_s = (sum(times) for times in zip(*found, strict=True)) if found else (0.0, 0.0)
         ours = sum(predict(op, table).predicted_s * op.count for op in ops)
         left_out = f"{part_s / measured_s:.0%} | {found_s / part_s - 1:+.0%}" if found else "0% | "

@@ -1,14 +1,14 @@
 """Fits the GPU rows of `simulator/engine/costs/efficiencies.json`: `python -m tools.fit_efficiencies [FOLDER]` prints them.
 
-Fits the rows on public measurements (`public_ops`), by the least absolute log error: half of the weight goes to ops alike, half by the
-time they take; every GPU weighs the same. A number that the ops do not tell (`matters`) stays as it is. Then every GPU is left out in turn,
-and its ops are predicted with rows fitted on the others: the error of a number is the RMS log error of the ops left out that it decides.
-Where one GPU only has measurements of a precision, the error is the residual of the fit, and at least `LEAST_RESIDUAL`. Convolutions are
-left to `fit_steps`: their ops here are of two GPUs alone.
+Fits the rows on public measurements (`public_ops`), by the least absolute log error: half of the weight is the same for every op, half is
+proportional to the op's time; every GPU weighs the same. A number that the ops do not tell (`matters`) stays as it is. Then every GPU is
+excluded in turn, and its ops are predicted with rows fitted on the others: the error of a number is the RMS log error of the excluded ops
+that it decides. Where one GPU only has measurements of a precision, the error is the residual of the fit, and at least `LEAST_RESIDUAL`.
+Convolutions are left to `fit_steps`: their ops here are of two GPUs alone.
 
-Loading and computing add up in products and convolutions: products on GPUs left out were predicted to 0.20 (H100), 0.30 (L4) and 0.28
-(V100) RMS log error this way, and to 0.46, 0.55 and 0.31 with the larger of the two; convolutions of a model left out to 0.58 against 0.68.
-Full throughput only from some FLOPs per SM on (a penalty for small products) gained nothing; whole waves of blocks were not tried.
+Loading and computing add up in products and convolutions: products on excluded GPUs were predicted to 0.20 (H100), 0.30 (L4) and 0.28
+(V100) RMS log error this way, and to 0.46, 0.55 and 0.31 with the larger of the two; convolutions of an excluded model to 0.58 against
+0.68. Full throughput only from some FLOPs per SM on (a penalty for small products) gained nothing; whole waves of blocks were not tried.
 """
 
 import json
@@ -194,7 +194,7 @@ def _fit_known(name: str, ops: Sequence[Op], old: EfficiencyRow, caches: Sequenc
 
 
 class Scored(NamedTuple):
-    """An op, the prediction of rows fitted without it, the number that limits it, and what was left out of the fit."""
+    """An op, the prediction of rows fitted without it, the number that limits it, and what was excluded from the fit."""
 
     op: Op
     said: Seconds
@@ -237,7 +237,7 @@ def rms(values: Iterable[float]) -> float:
 
 
 def balanced(scored: Sequence[Scored]) -> float:
-    """RMS log error, with equal weight for everything left out."""
+    """RMS log error, with equal weight for everything excluded."""
     groups: dict[str, list[float]] = defaultdict(list)
     for item in scored:
         groups[item.left_out].append(item.error)
@@ -274,7 +274,7 @@ def with_errors(rows: EfficiencyRows, base: EfficiencyRows, ops: Sequence[Op], h
 
 
 def refit(folder: Path, table: EfficiencyRows) -> tuple[EfficiencyRows, list[Scored]]:
-    """The rows to commit in place of `table`, and their scores with GPUs left out."""
+    """The rows to commit in place of `table`, and their leave-one-out scores over GPUs."""
     base = prior(table)
     ops = ops_of(folder)
     rows = fit(ops, base)

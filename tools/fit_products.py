@@ -8,9 +8,9 @@ Attention is that of `op_tables/attention_forward_*.csv.gz`: causal, bf16, forwa
 runtimes, which also append to a cache of keys: a time (`serving_s`) and bytes moved per byte of queries and of keys are fitted with the
 numbers of attention, and left behind.
 
-The numbers are fitted for all GPUs together, by the least robust log error over a sample of each table. Then every GPU is left out in turn
+The numbers are fitted for all GPUs together, by the least robust log error over a sample of each table. Then every GPU is excluded in turn
 and predicted from the other five, of which it gets nothing but the figures of its data sheet. Printed are the numbers as the table has
-them, and errors: of the row's other formula, of the numbers as they are, and with the GPU left out.
+them, and errors: of the row's other formula, of the numbers as they are, and without the GPU.
 """
 
 import csv
@@ -52,7 +52,7 @@ Numbers = dict[str, float]
 
 
 class Table(NamedTuple):
-    """The kernels of one table, what they move besides (attention: bytes per byte of queries and of keys), and their seconds."""
+    """The kernels of one table, what they move in addition (attention: bytes per byte of queries and of keys), and their seconds."""
 
     site: Site
     work: Product | Attention
@@ -79,7 +79,7 @@ class Table(NamedTuple):
 
 
 def missing(site: Site, needed: np.ndarray) -> np.ndarray:
-    """The share of bytes that come from memory, or go there, if so many are needed in turn."""
+    """The share of bytes that come from memory, or go there, if this many are needed in turn."""
     return 1 / (1 + (site.cache_bytes / np.maximum(needed, 1.0)) ** _FADE)
 
 
@@ -185,7 +185,7 @@ def tables() -> Tables | None:
 
 
 def without(rows: EfficiencyRows, chip: str) -> EfficiencyRows:
-    """`rows` with the numbers fitted anew without the GPUs of a chip (A100), if the tables have it."""
+    """`rows` with the numbers fitted again without the GPUs of a chip (A100), if the tables have it."""
     own = f"{chip.lower()}_"
     if not any(name.startswith(own) for name in GPUS) or (known := tables()) is None:
         return rows

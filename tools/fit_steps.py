@@ -3,15 +3,14 @@
     python -m tools.fit_steps [--write] [--sample ROWS]
 
 In two stages, on steps that do not wait for the host. First, on steps in FP32 without tensor cores: the shares of the peak that
-convolutions reach directly and as Winograd kernels, their shares of the bandwidth, the least time of a kernel, how much few blocks cost,
-how many FLOPs a block has that splits a sum, and what GDDR memories reach beside HBM. Then, on steps in TF32 and mixed precision and on
-those of newer desktop cards: how fast an SM's tensor cores are fed, the shares of the bandwidth of convolutions and normalizations in 16
-bits in either layout, the share of the peak of narrow groups, what GDDR6 and GDDR6X reach, and how far such cards clock above their rated
-boost. All other rows are those fitted on single ops
-(`fit_efficiencies`, `fit_products`). The loss is the mean absolute log error; the rows of a model on a
-chip together weigh the square root of their number.
+convolutions reach directly and as Winograd kernels, their shares of the bandwidth, the least time of a kernel, the cost of a small number
+of blocks, how many FLOPs a block has that splits a sum, and what GDDR memories reach relative to HBM. Then, on steps in TF32 and mixed
+precision and on those of newer desktop cards: how fast an SM's tensor cores are fed, the shares of the bandwidth of convolutions and
+normalizations in 16 bits in either layout, the share of the peak of narrow groups, what GDDR6 and GDDR6X reach, and how far such cards
+clock above their rated boost. All other rows are those fitted on single ops (`fit_efficiencies`, `fit_products`). The loss is the mean
+absolute log error; the rows of a model on a chip together weigh the square root of their number.
 
-Then every chip is left out in turn, and every model, from the steps and from the single ops, and its rows are predicted with what the
+Then every chip is excluded in turn, and every model, from the steps and from the single ops, and its rows are predicted with what the
 others give: these are the scores, and the deviation of those of chips is the known accuracy of presets (`discrepancy.deviation`).
 `--write` puts the numbers of the second stage into the table and the accuracy into `published.json`; those of the first stay, for papers
 are predicted with them. A K80's rows are scored, but none is fitted on: it is older than any other GPU of the tables. Nor are those of
@@ -61,13 +60,13 @@ TENSOR_START = {
     "fed": 1500.0, "half memory": 0.5, "channels-last memory": 0.9, "norm half": 0.5, "norm channels-last": 0.5, "narrow": 0.05,
     "gddr6": 0.85, "gddr6x": 0.85, "boost": 1.1,
 }  # fmt: skip
-#: How much a number's distance from its start counts beside the mean error.
+#: How much a number's distance from its start counts in addition to the mean error.
 _PULL = 0.01
 #: Chips that are scored only.
 UNLIKE = frozenset({"k80"})
 #: Sources that are scored only: figures of papers that the house reproduces.
 UNFITTED = frozenset({"Zhang and Abdelrahman"})
-#: Sources of single ops that are left out with a model.
+#: Sources of single ops that are excluded with a model.
 OF_MODEL = {
     **{name: {"neusight"} for name in ("bert_base", "bert_large", "gpt2", "gpt2_large")},
     "resnet50": {"pytorch", "triosim"},
@@ -158,7 +157,7 @@ def with_numbers(rows: EfficiencyRows, numbers: dict[str, float], errors: dict[s
 def leave_out(steps: Sequence[StepOps], ops: Sequence[Op], table: EfficiencyRows, what: str) -> dict[tuple[str, int], float]:
     """Device seconds of every row, by its place, from rows fitted without its `chip`, or without the tenth of models with its own.
 
-    The numbers of the first stage are fitted again where a step that they depend on is left out, and so are rows of single ops.
+    The numbers of the first stage are fitted again if a step that they depend on is excluded, and so are rows of single ops.
     """
     results = {}
     for names in _left_out({getattr(step.row, what) for step in steps}, what):
@@ -187,7 +186,7 @@ def errors_of(steps: Iterable[StepOps], device_s: dict[tuple[str, int], float]) 
 
 
 def scored(steps: Sequence[StepOps], device_s: dict[tuple[str, int], float], what: str) -> list[ScoredStep]:
-    """The rows with intervals as wide as the errors of the other chips, or models, when those were left out, and of other sources' hosts.
+    """The rows with intervals as wide as the errors of the other chips, or models, when those were excluded, and of other sources' hosts.
 
     As in a prediction, the step is the longer of what the GPU and what the host takes, each with its error.
     """
@@ -228,7 +227,7 @@ def host_errors(steps: Iterable[StepOps], device_s: dict[tuple[str, int], float]
 
 
 def host_error(but: str, steps: Iterable[StepOps], device_s: dict[tuple[str, int], float]) -> float:
-    """The error of a host's time that the sources other than `but` know. Few hosts say little of the next one: Student's t."""
+    """The error of a host's time by the sources other than `but`. A small number of hosts says little about the next one: Student's t."""
     from scipy.stats import t
 
     others = [error for source, error in host_errors(steps, device_s).items() if source != but]

@@ -1,7 +1,7 @@
 """Page faults of plain PyTorch's loop against the fresh memory that is predicted: `python -m tools.fresh_memory`.
 
 `costs.fresh_memory.SHARE` was fitted on the first four jobs; the others had no part in it. Each loop runs in three processes, since each
-lays out its heap anew. Other work on the machine does not matter: faults are counted, not timed.
+lays out its heap again. Other work on the machine does not matter: faults are counted, not timed.
 """
 
 import json

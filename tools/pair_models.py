@@ -162,7 +162,7 @@ def gpt2_124m(batch: int):
 
 
 class UNet3d(nn.Module):
-    """Six convolutions that halve the sides, and six that double them, each with the result of the same size beside its input."""
+    """Six convolutions that halve the sides, and six that double them, each with the result of the same size next to its input."""
 
     def __init__(self):
         super().__init__()

@@ -1,6 +1,6 @@
 """The measured pairs with one change, as jobs on presets, and why some are not predicted.
 
-`pairs.csv` of the shared data says in words what ran; every row of it is either a pair here or left out with a reason. Rows of
+`pairs.csv` of the shared data says in words what ran; every row of it is either a pair here or skipped with a reason. Rows of
 `measured_steps.csv` and of the trainings of transformers that differ in one thing only, the layout pairs of `timm/`, and the speed-ups of
 strategies in `published.json` are pairs too. What is a pair of two tables counts once, in `pairs.csv`.
 """
@@ -144,7 +144,7 @@ def _reduction(change: str) -> str:
 
 
 def a100_pair() -> Machine:
-    """Two A100 of 80 GB on PCI Express, whose all-reduce of 1 GB the source measured, with nothing beside it, as 50.8 ms."""
+    """Two A100 of 80 GB on PCI Express, whose all-reduce of 1 GB the source measured, with nothing concurrent, as 50.8 ms."""
     machine, body, measured_s = load_machine("2xa100-pcie"), Collective(ALL_REDUCE, ("cuda:0", "cuda:1")), 50.8e-3
     links = Links(Clock(), machine)
     route, moved = links.collective(body, 1e9)
@@ -250,7 +250,7 @@ def strategy_pairs() -> Iterator[Pair]:
 
 
 def every_pair(folder: Path) -> tuple[list[Pair], list[tuple[str, str]]]:
-    """All pairs of the folder that are predicted without a trace, and (rule, reason) of those left out."""
+    """All pairs of the folder that are predicted without a trace, and (rule, reason) of those skipped."""
     pairs, left_out = pairs_table(folder / PAIRS)
     measured = folder / TABLE
     pairs += [pair for table in TRANSFORMERS for pair in step_pairs(folder / table)]

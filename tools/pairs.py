@@ -1,4 +1,4 @@
-"""What rules gain beside what others measured, over pairs of steps with one change.
+"""Predicted gains of rules next to what others measured, over pairs of steps with one change.
 
     python -m tools.pairs [--write] [--rows] [RULE...]
 

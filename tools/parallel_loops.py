@@ -35,9 +35,9 @@ _STEPS, _WARM_UP = 30, 6
 _BLOCKS, _FEW, _MANY = 4, 1, 8
 #: Ops of a layer: its product, and those of its gradients by input, weight and bias.
 _OPS = 4
-#: Megabytes below the size of any gradient, so that each has a bucket of its own.
+#: Megabytes below the size of any gradient, so that each has a separate bucket.
 _TINY = 1e-5
-#: The methods of FSDP2 that are its hooks, by their names here. Those of the model have no parameters of their own.
+#: The methods of FSDP2 that are its hooks, by their names here. Those of the model have no parameters.
 _HOOKS = {
     "_pre_forward": "fsdp pre-forward", "_post_forward": "fsdp post-forward", "_pre_backward": "fsdp pre-backward",
     "post_backward": "fsdp post-backward", "_root_post_backward_final_callback": "fsdp end",
@@ -45,7 +45,7 @@ _HOOKS = {
 
 
 def model(layers: int) -> nn.Sequential:
-    """Blocks of so many layers."""
+    """Blocks of `layers` layers."""
     return nn.Sequential(*(nn.Sequential(*(nn.Linear(8, 8) for _ in range(layers))) for _ in range(_BLOCKS)))
 
 

@@ -2,7 +2,7 @@
 
 The loop runs in several processes before and after each validation, since its steps differ by up to a factor of two from one process to
 the next (`calibrate.rounds.PROCESS_ROUNDS`). Target: the measured row is within 15 % of the median process, for every model. The row's own
-prediction is printed beside it.
+prediction is printed next to it.
 
     python -m tools.plain_pytorch [MODEL]...
 """

@@ -1,7 +1,7 @@
 """The error of all-reduces within and between nodes: python -m tools preset-links.
 
 On `2xdgx-a100`, against Vidur's measurements: the errors of links in `machines.json` come from here, by the rounds of a ring over the links
-alone: of latencies from small all-reduces, of bandwidths from large ones. Beside them, those by the library's protocols, which were fitted
+alone: of latencies from small all-reduces, of bandwidths from large ones. Next to them, those by the library's protocols, which were fitted
 on other measurements (`protocols`). Vidur does not state its network; the bus bandwidth that it reaches is printed, which is what rings
 send between nodes.
 
@@ -81,7 +81,7 @@ def clusters() -> dict[Cluster, list[Sample]]:
 
 
 def with_network(machine: Machine, bytes_per_s: float) -> Machine:
-    """The machine whose adapters have so many bytes per second for each of their GPUs."""
+    """The machine whose adapters have this many bytes per second for each of their GPUs."""
     adapters = sum(link.target == NETWORK for link in machine.links)
     rate = bytes_per_s * len(machine.devices) / adapters
     links = (replace(link, bandwidth_bytes_per_s=rate) if NETWORK in (link.source, link.target) else link for link in machine.links)

@@ -1,7 +1,7 @@
 """Fit how a library's collectives use links, and score that on left-out GPUs: python -m tools protocols [--write].
 
 The data are times of nccl-tests within one node. All GPUs share the figures of a protocol, and those of one form of node share its latency.
-Each GPU is left out in turn; then each form of node, whose latency is then the geometric mean of the others'. The only one on PCI Express
+Each GPU is excluded in turn; then each form of node, whose latency is then the geometric mean of the others'. The only one on PCI Express
 then has the shares of NVLink. `--write` puts the figures into `machines.json`. Needs the shared data.
 """
 
@@ -52,7 +52,7 @@ Name = tuple[str, str]
 
 
 class Series(NamedTuple):
-    """Measured seconds by bytes, of one operation on so many GPUs."""
+    """Measured seconds by bytes, of one operation on some number of GPUs."""
 
     gpu: str
     operation: str
@@ -116,7 +116,7 @@ class Figures:
         return {form: float(np.exp(own[form] if form in fitted else mean)) for form in self.forms}
 
     def predict(self, vector: np.ndarray, series: Series, fitted: frozenset[str]) -> np.ndarray:
-        """Seconds of each size. A form that was not fitted has no protocol of its own either, but those of NVLink."""
+        """Seconds of each size. A form that was not fitted has no separate protocols, but those of NVLink."""
         values, latency = self.values(vector), self.latencies(vector, fitted)[series.form]
         names = data().node_of(PRESETS[series.gpu]).protocols
         borrowed = {name: name.removesuffix("-pcie") if series.form not in fitted else name for name in names}

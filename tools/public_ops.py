@@ -2,7 +2,7 @@
 
 Sources: NeuSight's op latencies (V100 PCIe, L4), triosim's ResNet-50 layer times and its VGG-13 trace (H100), PyTorch's ResNet-50 trace
 (V100), HolisticTraceAnalysis' and param's DLRM traces (A100, V100). FLOPs and bytes are counted as Schedcast counts them for its own plans.
-PipeDream's layer profiles are left out: their repository does not say on which GPU they were taken, and traces without shapes (the V100
+PipeDream's layer profiles are excluded: their repository does not say on which GPU they were taken, and traces without shapes (the V100
 CNN, the A100 AlexNet) say too little.
 """
 
@@ -61,7 +61,7 @@ class Op(NamedTuple):
 
     @property
     def gpu(self) -> str:
-        """The GPU that is left out as a whole: boards with the same chip count as one."""
+        """The GPU that is excluded as a whole: boards with the same chip count as one."""
         return self.board.partition("-")[0]
 
 
@@ -110,7 +110,7 @@ _LEAST_IDEAL_S = 3e-5
 def neusight(board: str, path: Path) -> Iterator[Op]:
     """Ops of a transformer layer, minus the time of ops without a kernel (about 15 us).
 
-    The backward of softmax, dropout, `pow`, `mul` and `where` is left out: its times are those of a form of several kernels.
+    The backward of softmax, dropout, `pow`, `mul` and `where` is excluded: its times are those of a form of several kernels.
     """
     with path.open(newline="") as file:
         records = [r for r in csv.DictReader(file) if r["output_shape"] and "float32" in r["dtype"]]

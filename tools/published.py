@@ -1,4 +1,4 @@
-"""Published steps and speed-ups beside what presets predict for them: python -m tools.published [--write]
+"""Published steps and speed-ups next to what presets predict for them: python -m tools.published [--write]
 
 `schedcast judge` does the same for tables of measured steps. `--write` puts the predictions into `simulator/predict/published.json`,
 from which the accuracy of presets is computed. Run it after any change of the table of efficiencies, of the machines or of the engine. The

@@ -8,7 +8,7 @@ WIDTH, HEADS, LENGTH, LAYERS, VOCABULARY = 256, 4, 64, 4, 2000
 
 
 class Layer(nn.Module):
-    """Attention and two linear layers, each after a layer-norm and beside a shortcut."""
+    """Attention and two linear layers, each after a layer-norm and with a shortcut."""
 
     def __init__(self):
         super().__init__()

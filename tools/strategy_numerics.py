@@ -24,7 +24,7 @@ DEVICES, BATCH, STEPS, LIMIT = (1, 2, 4), 8, 3, 1e-10
 
 
 def backend_of(devices: int) -> CpuBackend:
-    """An executor with so many devices, which take the cores in turn."""
+    """An executor with `devices` devices, which take the cores in turn."""
     return CpuBackend(core_groups(devices), cores=tuple(islice(cycle(available_cores()), devices)))
 
 

@@ -133,7 +133,7 @@ def gpus(row: Row) -> tuple[int, str]:
 
 
 def division(row: Row) -> str:
-    """What a training divides beside the batch: layers (tp), stages (pp), tokens (cp), experts (ep), or several; empty for nothing."""
+    """What a training divides apart from the batch: layers (tp), stages (pp), tokens (cp), experts (ep), or several; empty for nothing."""
     options = {"stages": "stages", "tp": "layers", "cp": "tokens", "ep": "experts"}
     return " and ".join(name for option, name in options.items() if f"{option}=" in row.strategy)
 
@@ -153,7 +153,7 @@ Pair = tuple[Row, ScoredStep]
 
 
 def what(row: Row) -> str:
-    """A training in a few words."""
+    """A training in short words."""
     count, card = gpus(row)
     job = row.job
     parts = f" in {job.accumulate} parts" if job.accumulate > 1 else ""
@@ -161,7 +161,7 @@ def what(row: Row) -> str:
 
 
 def line(row: Row, step: ScoredStep | str) -> str:
-    """A measured step beside its prediction."""
+    """A measured step and its prediction."""
     if isinstance(step, str):
         return f"{what(row)}: {step}"
     error = step.predicted_s / step.measured_s - 1
@@ -192,7 +192,7 @@ def with_long_sequences(pairs: Iterable[Pair]) -> str:
 
 
 def order(pairs: Iterable[Pair]) -> str:
-    """Of how many pairs of trainings of one model on as many GPUs the one with more tokens per second is told."""
+    """For how many pairs of trainings of one model on equally many GPUs the one with more tokens per second is predicted."""
     groups: dict[tuple, list[tuple[float, float]]] = defaultdict(list)
     for row, step in pairs:
         tokens = row.job.batch * (row.job.image_size or 1)

@@ -1,6 +1,6 @@
 """Jobs that the demo's profile never saw: `python -m tools unseen`, or `python -m tools.unseen FOLDER [JOB...]`.
 
-In a data folder of its own (FOLDER keeps it, with the demo's profile, for the next time), the demo calibrates this machine. Each job is
+In a separate data folder (FOLDER retains it, with the demo's profile, for the next time), the demo calibrates this machine. Each job is
 then predicted from that profile alone, and again after `predict` has measured what is missing; a hand-written loop in a fresh process times
 it before and after. A row is right if the median step lies within the interval, or if there is no verdict. Prints the rows of plain PyTorch
 with the verdict on TurboDL, and exits with 1 if one is wrong. Wants a quiet machine.

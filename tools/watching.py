@@ -1,7 +1,7 @@
 """What `schedcast.watch` costs a training loop on a CPU: python -m tools.watching [ROUNDS]
 
 A loop without it and one with it take turns in each round. Steps with it are those before the recording,
-those recorded, and those after it; writing the trace, once, is a time of its own. Times are seconds of the process on all its threads,
+those recorded, and those after it; writing the trace, once, is a separate time. Times are seconds of the process on all its threads,
 which other processes of the machine disturb least. The step is that of a multilayer perceptron with Adam's fused form, on one thread.
 """
 

@@ -1,6 +1,6 @@
 """Try all models of the zoo, two at a time, each in a process with limits of time and memory, and write docs/zoo.md.
 
-python -m tools.zoo [--again] [NAME]...: those named, or those not tried since the rows were kept (all with --again).
+python -m tools.zoo [--again] [NAME]...: those named, or those not tried since the rows were stored (all with --again).
 """
 
 import json

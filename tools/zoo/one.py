@@ -1,4 +1,4 @@
-"""Tries one model, in a process of its own: python -m tools.zoo.one POSITION prints a row as JSON after each of its steps."""
+"""Tries one model, in a separate process: python -m tools.zoo.one POSITION prints a row as JSON after each of its steps."""
 
 import json
 import sys

@@ -27,10 +27,10 @@ class Headline:
 
 @dataclass(frozen=True)
 class Sentences:
-    """What else there is to say, a sentence a line. `listed`: whether a page and the app make a list of them, not one paragraph.
+    """More sentences, one a line. `listed`: whether a page and the app make a list of them, not one paragraph.
 
     In a terminal, `mark` precedes a line, and its style is `style`, such as "bold red", or that of its number in `styles`. `below`: small
-    print under each line. `detail`: whether a terminal shows them only if details are asked for.
+    print under each line. `detail`: whether a terminal shows them only with details.
     """
 
     lines: Sequence[str]
@@ -47,8 +47,8 @@ class Table:
     """Rows of texts by column. Cells may have several lines. Without rows, nothing is shown.
 
     `left`: the columns of words, which a terminal may fold; the others are numbers, aligned at the right. `spare`: columns that a terminal
-    leaves out, the first one first, while the table is too wide; its caption then names them. `styles` are those of rows, by number; before
-    the rows in `sections` there is a blank line. `about`: what stands below. `more`: quantities besides those of the columns whose formulas
+    drops, the first one first, while the table is too wide; its caption then names them. `styles` are those of rows, by number; before the
+    rows in `sections` there is a blank line. `about`: the text below. `more`: quantities in addition to those of the columns whose formulas
     are offered. `asks`: by row, the query of the app's page that asks for it. `narrow`: what a terminal shows instead. `detail`: as of
     `Sentences`.
     """
@@ -82,7 +82,7 @@ class Bar:
 
     @property
     def change_s(self) -> float:
-        """By how much the bar makes the step longer."""
+        """The time by which the bar makes the step longer."""
         return self.end_s - self.start_s
 
 
@@ -90,8 +90,8 @@ class Bar:
 class Figure:
     """A chart, which `draw` makes when it is shown. `about`: what it shows, in words.
 
-    `picture`: the address of a picture of it, for browsers without scripts. `continues`: whether it stands in the picture of the figure
-    before it. `bars`: what a terminal draws instead; without them, nothing.
+    `picture`: the address of a picture of it, for browsers without scripts. `continues`: whether it is part of the picture of the previous
+    figure. `bars`: what a terminal draws instead; without them, nothing.
     """
 
     draw: Callable[[], "go.Figure"]
@@ -103,7 +103,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Timelines:
-    """One step of each timeline, above each other; a terminal leaves them out. `title`: by default, step times and error."""
+    """One step of each timeline, above each other; a terminal omits them. `title`: by default, step times and error."""
 
     timelines: Sequence[Timeline]
     title: str | None = None
@@ -129,7 +129,7 @@ class Links:
 class Group:
     """Blocks below a heading; without a title, below a gap.
 
-    `folded`: whether a page and the app show them on request, and a terminal if details are asked for.
+    `folded`: whether a page and the app show them on request, and a terminal with details.
     """
 
     title: str
@@ -144,7 +144,7 @@ Block = Headline | Sentences | Table | Figure | Timelines | Note | Links | Group
 class Section:
     """What a page says of one document, with a title. `headline`: if the blocks have none.
 
-    `document`: whose data, as a file called `name`, the page offers beside `files`, pairs of an address and a text.
+    `document`: whose data the page offers as a file called `name`, in addition to `files`, pairs of an address and a text.
     """
 
     title: str
@@ -183,6 +183,6 @@ def first_and_last(rows: Sequence[Mapping[str, str]]) -> set[str]:
 
 
 def stacked(*texts: str) -> str:
-    """The texts of one cell below each other, and what is in parentheses below what it explains; empty ones and "-" are left out."""
+    """The texts of one cell below each other, and text in parentheses below the text that it explains; empty ones and "-" are omitted."""
     lines = [line.removesuffix(")") for text in texts if text not in ("", "-") for line in text.split(" (")]
     return "\n".join(lines) or "-"

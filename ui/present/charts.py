@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: How much of a bar's color is seen.
 _FAINT = 0.35
-#: How measured steps are called and drawn, by whether they lie in their intervals.
+#: The names and marks of measured steps, by whether they are in their intervals.
 _MEASURED = MappingProxyType({
     True: ("measured, inside", labels.MEASURED, "circle"),
     False: ("measured, outside", labels.CRITICAL, "x"),
@@ -33,7 +33,7 @@ _MEASURED = MappingProxyType({
 def coverage_figure(steps: Sequence[Judged]) -> "go.Figure":
     """One bar per step, its 90 % interval over its prediction, with the measured step over the prediction as a dot.
 
-    Groups that share a discrepancy stand side by side, the fastest step of each first; a group of a few steps gets more room for each. The
+    Groups that share a discrepancy are side by side, the fastest step of each first; a small group gets more room for each step. The
     axis is logarithmic: a step that took twice as long is as far from 1 as one that took half as long. Raises ValueError without steps.
     """
     from plotly.subplots import make_subplots  # here, because a machine that only measures may lack plotly, as in all of these
@@ -284,7 +284,7 @@ def phases_figure(comparison: Comparison) -> "go.Figure":
 LEAST_SHARE = 0.005
 BASELINES = "than the baseline's"
 SMALLER = "smaller parts"
-#: Share of the bars' width that the numbers beside them need on a page of 900 pixels.
+#: Share of the bars' width that the numbers next to them need on a page of 900 pixels.
 LABEL_ROOM = 0.18
 #: Tasks of a part, in words; other parts are phases.
 _TASKS = {"update": "updates", COMMUNICATION: "transfers and collectives"}

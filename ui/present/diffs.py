@@ -55,7 +55,7 @@ def read(folder: Path) -> Section:
 
 
 def section(diff: Diff, steps: Sequence[Timeline] = (), files: Sequence[tuple[str, str]] = (), picture: str = "") -> Section:
-    """What a page says of a difference; the arguments are as of `blocks`. `files`: those of its folder."""
+    """The section about a difference; the arguments are those of `blocks`. `files`: those of its folder."""
     return Section(f"{PAGE_TITLE}: {diff.a} and {diff.b}", blocks(diff, steps, picture), diff, DOCUMENT, files)
 
 
@@ -75,7 +75,7 @@ def blocks(diff: Diff, steps: Sequence[Timeline] = (), picture: str = "") -> lis
 
 
 def labels(diff: Diff) -> tuple[str, str]:
-    """What the two runs are called."""
+    """The names of the two runs."""
     return ("predicted", "measured") if diff.compared == "validation" else ("A", "B")
 
 

@@ -18,7 +18,7 @@ def move_words(tasks: Sequence[str], move: Move) -> str:
 
 
 def cost_words(step_s: float, own_s: float, strategy: str, edited: bool) -> str:
-    """The step time beside that of the strategy's own order: 25.8 ms, 3.10 ms (13.7 %) slower than turbodl's own order."""
+    """The step time compared with that of the strategy's own order: 25.8 ms, 3.10 ms (13.7 %) slower than turbodl's own order."""
     if not edited:
         return f"{units.duration(step_s)}: {strategy}'s own order."
     if step_s == own_s:

@@ -171,7 +171,7 @@ _COLUMNS: Mapping[str, str] = MappingProxyType({
     "saves ms": "Saves", "speed-up": "Speed-up", "rank": "Cost of a rank",
     "of peak": "Of peak", "of bandwidth": "Of bandwidth", "of the roofline": "Of the roofline",
 })  # fmt: skip
-#: Where heads mean something else: in tables with a certain column.
+#: Other meanings of heads, in tables with a certain column.
 _ELSEWHERE: Mapping[str, Mapping[str, str]] = MappingProxyType({
     "over baseline, measured": {"against PyTorch": "Against PyTorch, measured"},
     "longer by ms": {"predicted ms": "Task time", "measured ms": "Task time", "longer by ms": "Longer by", "likely cause": "Likely cause"},
@@ -196,7 +196,7 @@ def formulas_markdown(names: Iterable[str]) -> str:
 
 
 def column_formulas(heads: Iterable[str]) -> dict[str, str]:
-    """The name of the quantity that each column of a table shows, by its head. Columns that show no quantity are left out."""
+    """The name of the quantity that each column of a table shows, by its head. Columns that show no quantity are omitted."""
     heads = list(heads)
     meanings = dict(_COLUMNS)
     for head, others in _ELSEWHERE.items():

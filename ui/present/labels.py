@@ -2,7 +2,7 @@
 the colors and titles of charts.
 
 Each color has one meaning; color-blind readers can tell them apart, on light and on dark backgrounds. Backgrounds are transparent and text
-has no color of its own, so that a chart suits light and dark pages.
+has no fixed color, so that a chart suits light and dark pages.
 """
 
 import re
@@ -31,9 +31,9 @@ from traces.documents.verdict import BUSY, Gain, is_busy, is_judged
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-#: What people call the row of plain PyTorch.
+#: The label of the row of plain PyTorch.
 PLAIN = "plain PyTorch"
-#: What people call the strategies that are not told by their names. The baseline is not what a user has: that is plain PyTorch.
+#: Labels of the strategies whose names do not explain them. The baseline is not the user's loop: that is plain PyTorch.
 _NAMES = {
     PYTORCH: PLAIN,
     PYTORCH_GRAPH: f"{PLAIN}, one CUDA graph",
@@ -64,7 +64,7 @@ def model_name(model: str) -> str:
 
 
 def strategy_name(strategy: str) -> str:
-    """What people call a strategy."""
+    """The label of a strategy."""
     return _NAMES.get(strategy, strategy)
 
 
@@ -172,7 +172,7 @@ def _value_words(value: object) -> str:
 
 
 def busy_line(share: float | None, kind: str = "cpu") -> str:
-    """That what was measured beside other processes is no measurement; an empty string if they took little, or nobody knows.
+    """A caution that other processes make the measurement invalid; an empty string if they took little, or if that is unknown.
 
     `share`: what they took of the cores, or of the GPU (`kind` "gpu"), from 0 to 1.
     """
@@ -186,12 +186,13 @@ def busy_line(share: float | None, kind: str = "cpu") -> str:
 
 
 def busy_note(share: float) -> str:
-    """What a profile that was measured beside other processes says of its costs."""
+    """A caution about a profile that was measured while other processes ran."""
     return f"some costs are no measurement: other processes took {100 * share:.0f} % of the machine meanwhile"
 
 
 def no_verdict_words(shares: Iterable[float | None], here: bool = True) -> list[str]:
-    """That too little was measured for a verdict, with the smallest of some shares; no sentence if enough was, or without a profile.
+    """A caution that too little was measured for a verdict, with the smallest of some shares; no sentence if enough was, or without a
+    profile.
 
     `shares`: as `Prediction.measured_share`. `here`: whether measured costs are this machine's.
     """

@@ -196,7 +196,8 @@ def update_cells(profile: Profile) -> list[dict[str, str]]:
 
 
 def co_run_cells(profile: Profile) -> list[dict[str, str]]:
-    """One row per pair of groups: how many times longer a task takes beside others, measured, modeled, and as the profile uses it."""
+    """One row per pair of groups: how many times longer a task takes concurrently with others, measured, modeled, and as the profile uses
+    it."""
     pairs: dict[tuple[str, str, float | None], list[Interference]] = {}
     for precision, contention in profile.contentions.items():
         for run in contention.co_runs:
@@ -218,7 +219,7 @@ def co_run_cells(profile: Profile) -> list[dict[str, str]]:
 def co_run_words(profile: Profile) -> str:
     """How well the multipliers predict interference runs that were left out of their fit; empty if none was.
 
-    On a GPU they were fitted in each precision by itself.
+    On a GPU they were fitted in each precision separately.
     """
     sentences = []
     for precision, contention in profile.contentions.items():
@@ -347,7 +348,7 @@ def partition_words(machine: Machine) -> str:
 
 
 def unmeasured_words(machines: Iterable[Machine]) -> str:
-    """What a prediction for a GPU rests on, if its costs are not those of a calibration; else empty."""
+    """The source of a prediction's costs for a GPU, if they are not those of a calibration; else empty."""
     if not any(machine.devices[0].kind == "gpu" and "costs" not in machine.sources for machine in machines):
         return ""
     return (
@@ -366,7 +367,7 @@ def precision_words(machines: Iterable[Machine], precision: str) -> str:
 
 @dataclass(frozen=True)
 class FittedLine:
-    """A transfer's or collective's measured (bytes, seconds), and its law at the same sizes (at 1 KiB to 1 GiB, if none was kept)."""
+    """A transfer's or collective's measured (bytes, seconds), and its law at the same sizes (at 1 KiB to 1 GiB, if none was stored)."""
 
     name: str
     points: tuple[tuple[float, float], ...]

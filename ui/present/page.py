@@ -2,7 +2,7 @@
 no network and no other file; where scripts are off, pictures of its folder take their place.
 
 Every value is escaped, except the elements of charts and timelines, which are made here and in `timeline_canvas`. Each chart is compressed,
-and a page holds the library that draws them all once.
+and a page has the library that draws them all once.
 """
 
 import base64
@@ -133,7 +133,7 @@ def _note(block: Note) -> Markup:
 
 
 def _links(files: Sequence[tuple[str, str]], download: str = "") -> Markup:
-    """Links to files, of which the first one is kept as `download`, if it has that name."""
+    """Links to files, of which the first one is saved as `download`, if it has that name."""
     kept = Markup(' download="{}"').format(download) if download else ""
     listed = [Markup('<a{} href="{}">{}</a>\n').format("" if number else kept, *file) for number, file in enumerate(files)]
     return Markup('<p class="links">{}</p>\n').format(_joined(listed)) if files else Markup("")

@@ -1,4 +1,5 @@
-"""Figures of plotly as pictures (.svg), in which they look as on a page: without a browser, and in ink on white, to stand outside of pages.
+"""Figures of plotly as pictures (.svg), in which they look as on a page: without a browser, and in black on white, for use outside of
+pages.
 
 Drawn are the kinds of traces that our pictures have: lines, marks, areas and words (`Scatter`), bars that lie (`Bar`) and waterfalls.
 """
@@ -24,7 +25,7 @@ INK, FAINT = "#1F2430", "#E3E6EB"
 LETTER, TITLE_LETTER, TITLE_CHARACTERS = 13, 18, 100
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _DASHES = MappingProxyType({"dash": "6 4", "dot": "2 3"})
-#: The height of a figure that does not say it.
+#: The height of a figure without a stated height.
 _USUAL_PX = 450
 
 
@@ -451,7 +452,7 @@ def _lines(text: str | None) -> list[str]:
 
 
 def _xml(text: str) -> str:
-    """A text as a part of XML. Control characters, which XML cannot hold and no font has, are left out."""
+    """A text as a part of XML. Control characters, which XML cannot contain and no font has, are dropped."""
     return escape("".join(c for c in text if c.isprintable() or c == "\N{NO-BREAK SPACE}"))
 
 

@@ -49,7 +49,7 @@ def section(prediction: Prediction) -> Section:
 
 
 def sections(document: Predictions) -> list[Section]:
-    """Every batch of a model on a machine, with what was refused there."""
+    """Every batch of a model on a machine, with refusals."""
 
     def place(each: PlacedPrediction) -> tuple[str, int, str]:
         return each.model, each.batch, each.machine
@@ -130,7 +130,7 @@ def memory_words(prediction: Prediction) -> str:
 
 
 def gain_words(interval: tuple[float, float] | None, probability: float | None) -> str:
-    """What is known of a speed-up besides its value: its 90 % interval and how likely the step is shorter."""
+    """What is known of a speed-up in addition to its value: its 90 % interval and how likely the step is shorter."""
     parts = [f"90 %: {units.factors(interval)}"] if interval is not None else []
     if probability is not None:
         parts.append(f"faster with a probability of {units.percent(probability, signed=False)}")
@@ -138,7 +138,7 @@ def gain_words(interval: tuple[float, float] | None, probability: float | None) 
 
 
 def fit_words(prediction: Prediction) -> list[str]:
-    """By how much the prediction does not fit, what holds the memory, and what would fit; or that it is at its limit."""
+    """By how much the prediction does not fit, what occupies the memory, and what would fit; or that it is at its limit."""
     if prediction.fits:
         slow = "published steps took 3 to 16 times as long there, so there is no verdict"
         return [f"{prediction.strategy} {memory_words(prediction)}; {slow}."] if prediction.is_at_limit else []
@@ -236,7 +236,7 @@ def normality(document: Normal) -> list[Block]:
 def answers_document(answers: Sequence[tuple[Mapping[str, Any], str, Prediction | Refusal]], one: bool) -> dict[str, Any]:
     """The JSON document of the only prediction, if it is `one`, or that of several and of what was refused.
 
-    `answers`: the `place` of each, the strategy as it was asked for, and its prediction or why there is none.
+    `answers`: the `place` of each, the strategy as requested, and its prediction or why there is none.
     """
     documents = [prediction_document(where, own) for where, _, own in answers if isinstance(own, Prediction)]
     if one:
@@ -299,7 +299,7 @@ def prediction_table(predictions: Sequence[Prediction], here: bool = True) -> Ta
 
 
 def folded_prediction(cells: dict[str, str]) -> dict[str, str]:
-    """A row of `prediction_cells` for a terminal: the verdict and intervals lie below what they belong to."""
+    """A row of `prediction_cells` for a terminal: the verdict and intervals are below the values that they belong to."""
     over = cells["verdict"].endswith(OVER_BASELINE)
     return {
         "strategy": cells["strategy"],
@@ -325,7 +325,7 @@ def critical_cells(prediction: Prediction, count: int) -> list[dict[str, str]]:
 
 
 def holder_words(prediction: Prediction) -> list[str]:
-    """What the memory holds at the peak of the device that needs most, the other devices' peaks, and what every replica holds."""
+    """The contents of the memory at the peak of the device that needs most, the other devices' peaks, and what every replica stores."""
     if not prediction.at_peak:
         return []
     highest = max(prediction.at_peak, key=lambda peak: peak.bytes)
@@ -340,7 +340,7 @@ def holder_words(prediction: Prediction) -> list[str]:
     return sentences
 
 
-#: Of a step time that is but an estimate.
+#: About a step time that is only an estimate.
 NOT_SETTLED = "Not settled: the schedule does not repeat itself, and longer runs of it take another time per step."
 
 

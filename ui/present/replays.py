@@ -1,4 +1,4 @@
-"""A replay, what each rank of a job costs it, and what the kernels reach of their GPU, in sentences and tables."""
+"""A replay, the delay by each rank of a job, and the kernels' use of their GPU, in sentences and tables."""
 
 from collections.abc import Sequence
 from types import MappingProxyType
@@ -146,7 +146,7 @@ _PARTS = MappingProxyType({
 def headline(result: ReplayResult) -> str:
     """What to look at first: that the replay does not explain the recording, else what to look at first in the median step.
 
-    What ranks wait for comes after what makes it uncertain.
+    The waits of ranks come after the reason why they are uncertain.
     """
     if result.disagreement is None:
         return " ".join(filter(None, (result.doubt, step_headline(result, result.median_step))))
@@ -177,14 +177,14 @@ def _rank_words(step: ReplayStep, part: Part) -> str:
 
 
 def step_name(result: ReplayResult, number: int) -> str:
-    """What a sentence calls a step."""
+    """The name of a step in a sentence."""
     if len(result.steps) == 1:
         return "the step"
     return "the median step" if number == result.median_step else result.steps[number].name
 
 
 def picked_words(result: ReplayResult, number: int) -> str:
-    """What a list of steps to pick from calls a step: its name, its length, and whether it is the median one or a slow one."""
+    """The name of a step in a list of steps to choose from: its name, its length, and whether it is the median one or a slow one."""
     step = result.steps[number]
     kind = ", the median" if number == result.median_step else ", slow" if number in result.slow_steps else ""
     return f"{step.name}: {units.duration(step.measured_s)}{kind if len(result.steps) > 1 else ''}"
@@ -287,7 +287,7 @@ def bounds_cells(result: ReplayResult) -> list[dict[str, str]]:
 
 
 def ladder_words(result: ReplayResult) -> list[str]:
-    """The change with the largest gain, and what the ladder has left out, one sentence per item."""
+    """The change with the largest gain, and what the ladder has skipped, one sentence per item."""
     sentences = []
     gains = [answer for answer in result.ladder if answer.gain_s and answer.gain_s > 0 and not answer.reason]
     best = max(gains, key=lambda answer: answer.gain_s, default=None)
@@ -331,7 +331,7 @@ def answers_cells(answer: WhatIf) -> list[dict[str, str]]:
 
 
 def what_if_words(answer: WhatIf) -> list[str]:
-    """The effect of all rules together in one sentence, after what is to be said of all answers."""
+    """The effect of all rules together in one sentence, after the remark on all answers."""
     remarks = [answer.remark] if answer.remark else []
     if not answer.rules:
         return [*remarks, "No change has an effect."]

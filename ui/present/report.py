@@ -33,7 +33,7 @@ from ui.present import validations
 from ui.present.labels import model_name, row_labels
 
 SCHEMA = "schedcast.report/1"
-#: Characters of a comparison's folder name at most; file systems allow 255, and a label may hold any option's text.
+#: Characters of a comparison's folder name at most; file systems allow 255, and a label may contain any option's text.
 LONGEST_NAME = 80
 
 
@@ -74,7 +74,7 @@ def write_report(
 ) -> Path:
     """Write the report of `validations` into `folder` and return the path of its page.
 
-    Each comparison's result must be a row of one of the validations. `plans` holds the plans of the comparisons, in the same order, as
+    Each comparison's result must be a row of one of the validations. `plans` has the plans of the comparisons, in the same order, as
     `simulator.plan.json.dump` returns them; a missing plan or None is not written.
     Raises SchedcastError if the folder cannot be written. Every file in it is then either unchanged or complete. Raises
     ModuleNotFoundError if a package that draws is missing; everything else is then written.
@@ -106,7 +106,7 @@ def write_report(
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what processes of this machine left beside `folder` that were killed while they wrote it."""
+    """Remove files next to `folder` from processes of this machine that were killed while they wrote it."""
     name = re.compile(rf"\.{re.escape(folder.name[:100])}\.(\d+)\.[0-9a-f]{{8}}")
     for other in folder.parent.iterdir():
         match = name.fullmatch(other.name)

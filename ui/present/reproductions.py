@@ -60,7 +60,7 @@ def write(folder: Path | str, document: Reproduction) -> Path:
 
 
 def sections(document: Reproduction, linked: bool = False) -> list[Section]:
-    """One section per paper. `linked`: whether the files of the folder lie beside the page."""
+    """One section per paper. `linked`: whether the files of the folder are next to the page."""
     return [_section(paper, linked) for paper in document.papers]
 
 
@@ -76,7 +76,7 @@ def holding_words(paper: Paper) -> str:
 
 
 def blocks(paper: Paper, linked: bool = False) -> list[Block]:
-    """The reference, the setting, tables, claims, charts, measurements and notes. `linked`: whether pictures lie beside the page."""
+    """The reference, the setting, tables, claims, charts, measurements and notes. `linked`: whether pictures are next to the page."""
     address = paper.reference.rpartition(" ")[2]
     return [
         Note(paper.reference, address if address.startswith("https://") else ""),

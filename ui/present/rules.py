@@ -14,7 +14,7 @@ from traces import units
 from traces.documents.rule_records import RuleRecord, RuleRecords
 from ui.present.blocks import Block, Sentences, Table
 
-#: The heads of the columns of a rule's record beside an answer, and of words in the tables of this module.
+#: The heads of the columns of a rule's record next to an answer, and of words in the tables of this module.
 JUDGED, RULE, ASKED, REASON = "judged on others' pairs", "rule", "how to ask", "why it is not predicted"
 WORDS = (RULE, ASKED, REASON)
 TITLE = "What-if rules beside what others measured"
@@ -54,7 +54,7 @@ def blocks(document: RuleRecords, title: str = TITLE, about: str = ABOUT, judged
 
 
 def record_words(record: RuleRecord | None) -> str:
-    """A record beside an answer, as short as it can be said."""
+    """A record next to an answer, as short as possible."""
     if record is None:
         return "not judged"
     of = "" if record.way == "trace" else ", without traces"

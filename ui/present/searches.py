@@ -19,7 +19,7 @@ from ui.present.labels import PEAK, PLAIN, busy_line, differing, model_name, no_
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-#: What a lower bound rests on, in words.
+#: The cause of a lower bound, in words.
 BOUND_WORDS = {
     "dependencies": "tasks that wait for each other",
     "compute": "the work of a device's SMs",
@@ -108,7 +108,7 @@ def _measured_words(best: RankedPlan) -> str:
 
 
 def words(result: SearchResult) -> list[str]:
-    """Sentences: ties, stale weights, why the best plan wins, how far it is from the best possible, and what was left out."""
+    """Sentences: ties, stale weights, why the best plan wins, how far it is from the best possible, and what was skipped."""
     best = result.winner
     lines = no_verdict_words([result.measured_share], result.machine == THIS_CPU)
     if best is not None:
@@ -234,7 +234,7 @@ def _misfit_words(result: SearchResult) -> list[str]:
 
 
 def verification_words(verified: Verification) -> list[str]:
-    """How the ranking held where plans ran, which one is the best, and how sure that is."""
+    """How well the ranking agrees with measurements, which plan is the best, and how sure that is."""
     ran = {plan.plan: plan for plan in verified.plans if plan.measured_step_s is not None}
     lines = [f"{plan.plan} did not run ({plan.status})." for plan in verified.plans if plan.measured_step_s is None]
     if not ran:
@@ -361,7 +361,7 @@ def table(result: SearchResult, most: int) -> Table:
 
 
 def _folded(row: Mapping[str, str]) -> dict[str, str]:
-    """A row of `cells` for a terminal: intervals lie below what they belong to."""
+    """A row of `cells` for a terminal: intervals are below the values that they belong to."""
     kept = {head: text for head, text in row.items() if head not in ("lower bound ms", "90 % interval")}
     return kept | {"step ms": stacked(row["step ms"], row["90 % interval"]), "step over the best": stacked(row["step over the best"])}
 
@@ -444,7 +444,7 @@ class Configuration:
 
     @property
     def memory_words(self) -> str:
-        """What the fullest device holds at its peak, the largest kind first: activations 40 GiB, optimizer state 12 GiB."""
+        """The contents of the fullest device at its peak, the largest kind first: activations 40 GiB, optimizer state 12 GiB."""
         kinds = sorted(self.plan.held_bytes.items(), key=lambda kind: -kind[1])
         return ", ".join(f"{KIND_NAMES.get(kind, kind)} {units.memory(size)}" for kind, size in kinds if size)
 
@@ -483,5 +483,5 @@ def training_hours(result: SearchResult, configuration: Configuration, amount: f
 
 
 def money_words(hours: float, devices: int, price: float) -> str:
-    """What so many hours cost if an hour of one device has this price: 1,234 for 12.3 hours of 64 devices."""
+    """The cost of these hours if an hour of one device has this price: 1,234 for 12.3 hours of 64 devices."""
     return f"${price * hours * devices:,.0f}"

@@ -29,7 +29,7 @@ def place(axis: str, value: float) -> str:
 
 
 def title(job: str, axes: Sequence[Axis]) -> str:
-    """A job in words (model, batch B, ...), with the ranges of its parameters in place of what they vary."""
+    """A job in words (model, batch B, ...), with the ranges of its parameters instead of their values."""
     parts = [part for part in job.split(", ") if not any(part.startswith(f"{axis.name} ") for axis in axes)]
     over = " and ".join(f"{axis.name} {_span(axis.values[0], axis.values[-1])}" for axis in axes)
     return ", ".join(parts) + (f", over {over}" if over else "")

@@ -59,7 +59,7 @@ def _print_sentences(console: Console, sentences: Sentences) -> None:
 
 
 def _print_table(console: Console, table: Table) -> None:
-    """Print a table, or, if it is too wide, tables that follow each other, and below them the caption and what stands below."""
+    """Print a table, or, if it is too wide, tables that follow each other, and below them the caption and the text below."""
     heads = heads_of(table, console.width)
     for number, part in enumerate(_parts(table, heads, console.width)):
         console.print(_drawn(table, part, "" if number else table.title))
@@ -129,7 +129,7 @@ def _folded(head: str) -> str:
 
 
 def _bars(waterfall: Sequence[Bar], columns: int) -> Drawn:
-    """The bars of a waterfall for a terminal of so many columns: label, milliseconds, and the bar.
+    """The bars of a waterfall for a terminal with this many columns: label, milliseconds, and the bar.
 
     What shortens the step is green, what lengthens it red.
     """

@@ -28,7 +28,7 @@ from ui.present.timeline_rows import (
 
 #: Pixels between panels, and per lane; pictures with more than FEW_LANES have narrow lanes.
 BETWEEN, LANE, NARROW_LANE, FEW_LANES = 34, 42, 30, 14
-#: Pixels around a label that a bar needs, and around all bars of a picture beside the labels of lanes.
+#: Pixels around a label that a bar needs, and around all bars of a picture next to the labels of lanes.
 ROOM, AROUND = 8, 60
 #: The size of letters in bars.
 BAR_LETTER = 11
@@ -112,7 +112,7 @@ MEMORY_PX, BETWEEN_PX, GAP = 175, 45, 0.05
 
 
 def memory_figure(predicted: Timeline, measured: Timeline | None = None, title: str = "") -> go.Figure | None:
-    """What every device's memory holds, predicted beside measured, for a static picture. None if no timeline says so."""
+    """The memory contents of every device, predicted next to measured, for a static picture. None if no timeline says so."""
     timelines = [timeline for timeline in (predicted, measured) if timeline is not None and timeline.memory_kinds]
     device_rows = rows(timelines)
     if not device_rows:

@@ -21,7 +21,7 @@ from ui.present.labels import PEAK, lane_label
 
 #: The groups of bars of gradients by the weights, where a backward is split, and of forwards that are repeated before it.
 BY_WEIGHTS, REPEATED = "backward by weights", "forward again"
-#: A lane whose transfers take less than this share of the step is left out, as where data stay in the memory that two devices share.
+#: A lane whose transfers take less than this share of the step is omitted, for example if data stay in memory that two devices share.
 _LEAST_TRANSFERS = 0.01
 
 
@@ -64,7 +64,7 @@ class PipelineBars:
         return span.phase if action is None else {BY_WEIGHT: BY_WEIGHTS, AGAIN: REPEATED}.get(action.kind, span.phase)
 
     def merged(self, group: Sequence[Span]) -> Span:
-        """A span in the place of all of a group; its name says what they are."""
+        """A span that represents a group; its name says what they are."""
         first = group[0]
         if len(group) == 1:
             return first
@@ -285,7 +285,7 @@ def _layer_labels(layer: str) -> tuple[str, ...]:
     return tuple(".".join(parts[first:]) for first in range(len(parts)) if parts[first] and not parts[first].isdigit())
 
 
-#: Devices drawn at most. Replicas look alike, so the first ones stand for all.
+#: Devices drawn at most. Replicas look the same, so the first ones represent all.
 MOST_DEVICES = 8
 #: A limit more than this many times as high as the peak is named in the heading instead of drawn: a line would flatten the rest.
 LIMIT_IN_SIGHT = 2.5
@@ -298,7 +298,8 @@ class Panel:
     """One device in one timeline.
 
     `times_ms`: instants from the start of the training step; the last is its end. `held`: bytes at these instants by kind of value, in
-    stacking order. `peak_bytes`: the most bytes held at any time of the timeline, from the same task times as `held`, so at least as many.
+    stacking order. `peak_bytes`: the most bytes allocated at any time of the timeline, from the same task times as `held`, so at least as
+    many.
     `allocator_bytes`: the allocator's own figure, measured in another run (on a CPU one task at a time); 0 if unknown or predicted.
     """
 
@@ -310,7 +311,7 @@ class Panel:
 
     @property
     def highest_bytes(self) -> int:
-        """The most bytes held at once within the step."""
+        """The peak bytes within the step."""
         return max(map(sum, zip(*self.held.values(), strict=True)), default=0)
 
 
@@ -366,7 +367,7 @@ def panel_of(timeline: Timeline, device: str) -> Panel | None:
 
 
 def _in_use(timeline: Timeline, device: str) -> HeldByKind | None:
-    """The bytes that a device holds within the step, without what they are."""
+    """The bytes allocated on a device within the step, without their kinds."""
     start, end = timeline.window_s
     steps = timeline.memory.get(device, ())
     if not steps:
@@ -423,7 +424,7 @@ class Strips:
         return [{"name": KIND_NAMES.get(kind, kind), "color": labels.KIND.get(kind, labels.OTHER)} for kind in self.kinds]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The instants of all strips in ticks, and the bytes that hold from each, kind after kind."""
+        """The instants of all strips in ticks, and the bytes from each instant on, kind after kind."""
         return {
             "memory_time": np.concatenate([np.empty(0, np.uint32), *self.times]),
             "memory_held": np.concatenate([np.empty(0, np.float64), *self.held]),

@@ -153,7 +153,7 @@ def _percents(shares: Sequence[float]) -> str:
 
 
 def _median(values: Sequence[float | None], text) -> str:
-    """The median of those that there are, the range of several, and how many there are if some are missing."""
+    """The median of those that exist, the range of several, and how many there are if some are missing."""
     known = [value for value in values if value is not None]
     if not known:
         return units.NONE
@@ -312,8 +312,8 @@ class Line:
     """The loss or the accuracy of one training over its iterations (counted from 1; of accuracies, how many were completed).
 
     `means`: what is drawn. Of one seed these are its `values`, or if `smooth` the means over their neighbors; of several, the median over
-    the seeds of these, which lie between `low` and `high`. `seconds` and `predicted` (None without a prediction) are alternatives to
-    `iterations`. Losses that are not finite are left out.
+    the seeds of these, which are between `low` and `high`. `seconds` and `predicted` (None without a prediction) are alternatives to
+    `iterations`. Losses that are not finite are omitted.
     """
 
     name: str
@@ -382,7 +382,7 @@ def _lines(document: TrainingRun, values_of: Callable[[Curve], tuple[np.ndarray,
 
 
 def _line(curves: Sequence[Curve], color: str, values_of: Callable[[Curve], tuple[np.ndarray, np.ndarray]], smooths: bool) -> Line:
-    """One line from the curves of all seeds, as far as all of them go."""
+    """One line from the curves of all seeds, up to the end of the shortest."""
     of_seeds = [values_of(curve) for curve in curves]
     count = min(len(iterations) for iterations, _ in of_seeds)
     iterations, values = of_seeds[0][0][:count], np.array([values[:count] for _, values in of_seeds])

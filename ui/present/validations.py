@@ -63,7 +63,7 @@ LINKED: Mapping[str, str] = MappingProxyType({
 
 @dataclass(frozen=True)
 class Shown:
-    """A comparison on a page. `folder`: the address of its files if they lie beside the page, and `files`: the names of those."""
+    """A comparison on a page. `folder`: the address of its files if they are next to the page, and `files`: the names of those."""
 
     comparison: Comparison
     folder: str = ""
@@ -101,7 +101,7 @@ def printed(validations: Sequence[Validation]) -> list[Block]:
 
 
 def summary(validation: Validation, picture: str = "", wide: bool = False) -> list[Block]:
-    """The results in sentences, a chart and a table. `picture`: the address of the chart's. `wide`: each figure has a column of its own."""
+    """The results in sentences, a chart and a table. `picture`: the address of the chart's. `wide`: each figure has a separate column."""
     rows = [cells if wide else folded(cells) for cells in validation_cells(validation)]
     more = ("90 % interval", "Verdict", "A/A spread", "Drift", "Why")
     return [
@@ -223,7 +223,7 @@ def errors_figure(groups: Sequence[GroupError], by: str) -> "go.Figure":
     figure = go.Figure(bars)
     figure.update_yaxes(type="category", autorange="reversed", showgrid=False, ticksuffix=" ")
     low, high = min([0.0, *bars.x]), max([0.0, *bars.x])
-    room = 0.18 * (high - low) or 1.0  # for the numbers beside the bars
+    room = 0.18 * (high - low) or 1.0  # for the numbers next to the bars
     span = [low - room * (low < 0), high + room]
     figure.update_xaxes(title_text="measured less predicted, ms", range=span, gridcolor=labels.GRID, zerolinecolor=labels.GREY)
     return labels.finished(figure, f"Error by {by}", drawn_px=max(60, BAR_PX * len(shown)))
@@ -241,7 +241,7 @@ def headline(validation: Validation) -> str:
 
 
 def unsteady_line(swing: float) -> str:
-    """That the machine changed its speed during a measurement: `swing` is by what factor the quartiles of a schedule's steps lie apart."""
+    """A caution that the machine changed its speed during a measurement: `swing` is the ratio of the quartiles of a schedule's steps."""
     return (
         f"The machine changed its speed meanwhile: a quarter of a schedule's steps took at least {swing:.1f} times as long as another"
         " quarter, so errors say little. Validate again at a quieter time."
@@ -289,7 +289,7 @@ def _rival_s(validation: Validation) -> float | None:
 def validation_cells(validation: Validation) -> list[dict[str, str]]:
     """One dictionary per row, column name to text: plain PyTorch first, if it was measured, then every strategy.
 
-    "error" is predicted / measured − 1 of the times beside it. The last column says why a strategy was skipped.
+    "error" is predicted / measured − 1 of the times next to it. The last column says why a strategy was skipped.
     """
     rows = [_validation_row(validation, strategy_name(label), result) for label, result in labelled_rows(validation)]
     return [*_plain_row(validation), *rows]
@@ -357,7 +357,7 @@ def validation_table(validations: Sequence[Validation]) -> Table:
 
 
 def folded(cells: dict[str, str]) -> dict[str, str]:
-    """A row of `validation_cells` in fewer columns, whose cells have several lines: an interval lies below what it belongs to."""
+    """A row of `validation_cells` in fewer columns, whose cells have several lines: an interval is below the value that it belongs to."""
     return {
         "strategy": stacked(cells["strategy"]),
         "predicted ms": stacked(cells["predicted ms"], cells["90 % interval"]),

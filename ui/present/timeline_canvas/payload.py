@@ -99,7 +99,7 @@ def layer_groups(spans: Iterable[Span]) -> dict[str, str]:
 
 
 MAGIC = b"STL1"
-#: Phases with an entry of their own in the legend. Files may hold any number; the others share one.
+#: Phases with an entry of their own in the legend. Files may have any number; the others share one.
 MOST_PHASES = 24
 OTHER_PHASES, OTHER_LAYERS, NO_LAYER = "other phases", "other layers", "no layer"
 #: The arrays and their types. A bar has an entry in all of the first ones; stripes of the critical path and idle time have their own.
@@ -123,7 +123,7 @@ def timelines_payload(
     """One training step of each timeline, above each other on one time axis. `title`: by default, step times and error.
 
     `events`: what the browser reports, "selected" (the span that the user picks) and "moved". `editable`: whether spans can be dragged;
-    then each has a bar of its own, also in a pipeline, and the lanes of `spare` are drawn too, to drop spans on.
+    then each has a separate bar, also in a pipeline, and the lanes of `spare` are drawn too, to drop spans on.
     """
     panels = [timeline_panel(timeline, by_action=not editable, spare=spare) for timeline in timelines]
     if title is None:
@@ -158,7 +158,7 @@ def _color(name: str, color: str) -> dict[str, str]:
 
 
 def _whole(number: int) -> int:
-    """A number that 32 bits hold."""
+    """A number that fits into 32 bits."""
     return max(-(2**31), min(2**31 - 1, number))
 
 
