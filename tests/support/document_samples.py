@@ -21,6 +21,7 @@ from tests.support.search_samples import search_result, verification
 from tests.support.small_plans import forward_fused
 from traces.documents.comparison import Change, Comparison, Prediction, Validation, phase_seconds
 from traces.documents.gpu_report import Fix, GpuReport, PartRecord, fix_first, summarize
+from traces.documents.predictions import Place, Predictions
 from traces.documents.profile import Contention, Dispatch, Identity, Interference, KeyCost, Profile, Stats, Transfer
 from traces.documents.replay_result import Contribution, Diff, DiffTerm, ReplayResult, ReplayStep
 from traces.documents.reproduction import Chart, Check, Figure, Panel, Paper, PaperCase, Reproduction, Series, Table
@@ -36,7 +37,6 @@ from ui.present import predictions, reproductions, searches, trainings, validati
 from ui.present.blocks import Block
 from ui.present.charts import phases_figure, predictions_figure, speedups_figure
 from ui.present.page import page
-from ui.present.predictions import answers_document, place
 from ui.present.terminal import show
 from ui.present.timeline_canvas.payload import timelines_payload
 
@@ -226,7 +226,7 @@ def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
         aligned_share=1.0,
     )  # fmt: skip
     explained = prediction(waterfall=(Change(part="overlap of backward", seconds=-0.02), Change(part="contention", seconds=0.01)))
-    placed = place("resnet50", 8, "h100")
+    placed = Place(model="resnet50", batch=8, machine="h100")
     from traces.documents.timeline import _ADAPTER
 
     return {
@@ -234,7 +234,7 @@ def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
         "small timeline": ({"schema": "schedcast.timeline/1", **_ADAPTER.dump_python(two_lanes(), mode="json")}, use_timeline),
         "prediction": (explained.document(), use_prediction),
         "predictions": (
-            answers_document([(placed, "turbodl", explained), (placed, "gpipe", Refusal(Code.MEMORY, "too large"))], one=False),
+            Predictions.of([(placed, "turbodl", explained, ""), (placed, "gpipe", Refusal(Code.MEMORY, "too large"), "")]).document(),
             use_on_pages,
         ),
         "validation": (validation(result(), result("baseline", 0.05, 0.05), skipped()).document(), use_validation),

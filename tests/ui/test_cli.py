@@ -31,7 +31,7 @@ COMMANDS = (
 )  # fmt: skip
 STRATEGIES = ("baseline", "backward-fusion", "forward-fusion", "turbodl")
 
-PREDICTED = PREDICTION | {"model", "batch", "machine"}
+PREDICTED = PREDICTION | {"model", "batch", "machine", "plan", "predictions", "refused"}
 
 #: Earlier names of commands, which scripts call.
 ALIASES = ("gpu-first", "deepa-cost", "rules", "scoreboard")
@@ -206,7 +206,8 @@ def test_predict_shows_the_plan(schedcast):
     assert line.split()[:5] == ["features.0/update", "cpu:0/0", "update", "features.0", "lag=1"]
     document = schedcast.call(*job, "--show-plan", "--json").document
     assert "strategy   forward-fusion" in document["plan"]
-    assert set(document) == PREDICTED | {"plan"}
+    assert set(document) == PREDICTED
+    assert document["predictions"][0]["plan"] == document["plan"]
 
 
 def test_predict_in_graph_mode_on_a_preset(schedcast):

@@ -1,6 +1,7 @@
-"""The documents of several predictions (batches, machines, strategies), and of a predicted step next to measured and published ones."""
+"""The documents of what `predict` answers, and of a predicted step next to measured and published ones."""
 
-from typing import ClassVar, Literal
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, computed_field
 
@@ -8,34 +9,59 @@ from traces.documents.base import Data, Document, Duration
 from traces.documents.comparison import Prediction
 from traces.documents.scoreboard import Group
 from traces.documents.step import Step
+from traces.errors import Refusal
 
 
-class PlacedPrediction(Prediction):
-    """A prediction with the model, the batch size and the machine that it is about."""
+class Place(Data):
+    """What a prediction is about: a model, a batch size and a machine."""
 
     model: str
     batch: int = Field(gt=0)
     machine: str
 
 
-class RefusedPrediction(Data):
+class PlacedPrediction(Prediction, Place):
+    """A prediction and what it is about. `plan`: its plan as text, if that was asked for."""
+
+    plan: str = ""
+
+
+class RefusedPrediction(Place):
     """A strategy that has no prediction for a batch on a machine, and why."""
 
-    model: str
-    batch: int = Field(gt=0)
-    machine: str
     strategy: str
     why: str
 
 
 class Predictions(Document):
-    """All predictions, machine by machine and batch by batch, and what was refused. Document `schedcast.predictions/1`."""
+    """All predictions, machine by machine and batch by batch, and what was refused. Document `schedcast.predictions/2`.
 
-    schema_name: ClassVar[str] = "schedcast.predictions/1"
+    Of a single answer, the fields of the prediction also stand at the top level of the JSON object, where documents of one strategy had
+    them (`schedcast.prediction/1`, which `Prediction` loads).
+    """
+
+    schema_name: ClassVar[str] = "schedcast.predictions/2"
     kind: ClassVar[str] = "set of predictions"
 
     predictions: tuple[PlacedPrediction, ...]
     refused: tuple[RefusedPrediction, ...] = ()
+
+    @classmethod
+    def of(cls, answers: Iterable[tuple[Place, str, Prediction | Refusal, str]]) -> Self:
+        """The document of answers, each with the strategy as it was asked for, its prediction or why there is none, and its plan or ""."""
+        predicted, refused = [], []
+        for place, text, answer, plan in answers:
+            if isinstance(answer, Refusal):
+                refused.append(RefusedPrediction(**dict(place), strategy=text, why=answer.words))
+            else:
+                predicted.append(PlacedPrediction(**dict(place), **dict(answer), plan=plan))
+        return cls(predictions=tuple(predicted), refused=tuple(refused))
+
+    def document(self) -> dict[str, Any]:
+        """The JSON object that `--json` prints."""
+        document = super().document()
+        single = document["predictions"][0] if len(self.predictions) == 1 and not self.refused else {}
+        return {"schema": self.schema_name, **single, **document}
 
 
 class NearStep(Data):

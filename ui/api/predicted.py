@@ -25,7 +25,7 @@ from simulator.predict.target import Target, references
 from traces import units
 from traces.arguments import typed
 from traces.documents.comparison import PARALLEL_LOOPS, PYTORCH, Prediction
-from traces.documents.predictions import Normal
+from traces.documents.predictions import Normal, Place, Predictions
 from traces.documents.timeline import Timeline
 from traces.errors import Code, Refusal, SchedcastError, required
 from ui.api.shown import Shown
@@ -33,7 +33,7 @@ from ui.api.timelines import ShownTimeline
 from ui.commands.predicting import print_normal
 from ui.present.blocks import Table
 from ui.present.labels import no_verdict_words, strategy_name
-from ui.present.predictions import answers_document, fit_words, memory_words, place, prediction_label, prediction_table, prediction_words
+from ui.present.predictions import fit_words, memory_words, prediction_label, prediction_table, prediction_words
 from ui.present.terminal import show
 from ui.request import JobRequest, optimizer_and_form
 from ui.service.jobs import measured_here
@@ -238,10 +238,10 @@ class Predicted(Shown):
         return ShownTimeline(replace(timeline, kind=f"{strategy_name(text)}, predicted"))
 
     def json(self) -> dict[str, Any]:
-        """See `Shown`. Several predictions are one document, as `schedcast predict --json` prints them."""
-        where = place(self.job.model.removeprefix(LIVE), self.job.batch, self.target.machine.name)
+        """See `Shown`. What was predicted and what was refused are one document, as `schedcast predict --json` prints them."""
+        place = Place(model=self.job.model.removeprefix(LIVE), batch=self.job.batch, machine=self.target.machine.name)
         told: dict[str, Prediction | Refusal] = {**self.predictions, **self.refusals}
-        return answers_document([(where, text, own) for text, own in told.items()], one=len(self.asked) == 1)
+        return Predictions.of((place, text, own, "") for text, own in told.items()).document()
 
     def frame(self) -> Any:
         """The table as a pandas DataFrame, a row per strategy: the numbers of the documents, in seconds and bytes."""

@@ -14,7 +14,7 @@ from simulator.predict.forecast import Forecast
 from simulator.predict.normal import normal
 from simulator.predict.target import plain_loops, references
 from traces.documents.comparison import BASELINE, PYTORCH, Prediction
-from traces.documents.predictions import Normal
+from traces.documents.predictions import Normal, Place, Predictions
 from traces.errors import Refusal, SchedcastError
 from traces.outputs import check_outputs
 from ui.commands import schedules
@@ -22,7 +22,7 @@ from ui.commands.at_once import measured_at_once
 from ui.commands.output import print_then_write
 from ui.present import labels, predictions
 from ui.present.machines import partition_words, unmeasured_words
-from ui.present.predictions import answers_document, place, predictions_table
+from ui.present.predictions import predictions_table
 from ui.present.terminal import console as terminal
 from ui.present.terminal import print_lines, show
 from ui.request import JobRequest
@@ -51,9 +51,9 @@ class Row(NamedTuple):
         return self.answers.fitted(self.text)
 
     @property
-    def place(self) -> dict[str, object]:
+    def place(self) -> Place:
         """Which combination this is."""
-        return place(self.answers.job.model, self.answers.job.batch, self.answers.target.machine.name)
+        return Place(model=self.answers.job.model, batch=self.answers.job.batch, machine=self.answers.target.machine.name)
 
     @property
     def where(self) -> str:
@@ -106,7 +106,7 @@ def predict(
     shared_jobs.caution_precision((target.machine for target in targets if target.costs.precision == DEFAULT), first.precision)
     print_then_write(
         as_json,
-        lambda: _document(rows, one, show_plan, _normal(rows, texts, measured)),
+        lambda: _document(rows, show_plan, _normal(rows, texts, measured)),
         lambda: (
             _print_one(rows[0], show_plan, _normal(rows, texts, measured))
             if one
@@ -163,14 +163,13 @@ def _normal(rows: Sequence[Row], texts: Sequence[str], measured_s: float | None)
     return speed if speed.near or speed.groups or measured_s is not None else None
 
 
-def _document(rows: Sequence[Row], one: bool, show_plan: bool, speed: Normal | None) -> dict:
-    """The JSON object of the only prediction, or that of several and of what was refused."""
-    document = answers_document([(row.place, row.text, row.prediction if row.refusal is None else row.refusal) for row in rows], one)
-    if show_plan:
-        documents = [document] if one else document["predictions"]
-        for own, row in zip(documents, (row for row in rows if row.refusal is None), strict=True):
-            own["plan"] = render(row.forecast.plan)
-    return document | ({} if speed is None else {"normal": speed.document()})
+def _document(rows: Sequence[Row], show_plan: bool, speed: Normal | None) -> dict:
+    """The JSON object of what was predicted and what was refused."""
+    document = Predictions.of(
+        (row.place, row.text, row.refusal or row.prediction, render(row.forecast.plan) if show_plan and row.refusal is None else "")
+        for row in rows
+    )
+    return document.document() | ({} if speed is None else {"normal": speed.document()})
 
 
 def _print_one(row: Row, show_plan: bool, speed: Normal | None) -> None:

@@ -1,4 +1,4 @@
-"""Predictions in sentences, tables, charts and as one document: what does not fit in memory, how sure a speed-up is, and why."""
+"""Predictions in sentences, tables and charts: what does not fit in memory, how sure a speed-up is, and why."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
@@ -14,7 +14,6 @@ from traces.documents.base import Document
 from traces.documents.comparison import BASELINE, Prediction
 from traces.documents.predictions import Normal, PlacedPrediction, Predictions
 from traces.documents.timeline import Cause, CriticalSpan, Timeline
-from traces.errors import Refusal
 from ui.present import charts
 from ui.present.blocks import Block, Figure, Group, Section, Sentences, Table, Timelines, stacked
 from ui.present.labels import OVER_BASELINE, PEAK, division, model_name, options_text, source_words, strategy_name, verdict_cell
@@ -44,7 +43,7 @@ def timeline_section(timeline: Timeline, name: str) -> Section:
 
 
 def section(prediction: Prediction) -> Section:
-    """A prediction of one strategy, whose document does not name the job."""
+    """A prediction in a document of an older version, which does not name the job."""
     return _section(f"Predicted: {prediction_label(prediction)}", [prediction], prediction, "prediction.json")
 
 
@@ -231,29 +230,6 @@ def normality(document: Normal) -> list[Block]:
     """Whether a measured step is normal, and the published steps nearest to a job."""
     near = Table(near_cells(document), ("published step", "schedule", "source"), ("source", "schedule"))
     return [Sentences(normal_words(document)), near]
-
-
-def answers_document(answers: Sequence[tuple[Mapping[str, Any], str, Prediction | Refusal]], one: bool) -> dict[str, Any]:
-    """The JSON document of the only prediction, if it is `one`, or that of several and of what was refused.
-
-    `answers`: the `place` of each, the strategy as requested, and its prediction or why there is none.
-    """
-    documents = [prediction_document(where, own) for where, _, own in answers if isinstance(own, Prediction)]
-    if one:
-        return documents[-1]
-    refused = [{**where, "strategy": text, "why": own.words} for where, text, own in answers if isinstance(own, Refusal)]
-    return {"schema": Predictions.schema_name, "predictions": documents, "refused": refused}
-
-
-def place(model: str, batch: int, machine: str) -> dict[str, Any]:
-    """Which combination a prediction or a refusal is about, in such a document."""
-    return {"model": model, "batch": batch, "machine": machine}
-
-
-def prediction_document(where: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
-    """The JSON document of one prediction, which says what it is before all else, for whoever reads the file; `where`: its `place`."""
-    document = prediction.document()
-    return {"schema": document["schema"], **where, **document}
 
 
 def prediction_cells(prediction: Prediction, here: bool) -> dict[str, str]:

@@ -14,7 +14,6 @@ from simulator.model.job import Job
 from tests.support.loader_traces import write_loader_trace
 from tests.support.refusals import refuses
 from tests.support.small_traces import write_trace
-from traces.documents.comparison import Prediction
 from traces.documents.predictions import Predictions
 from traces.documents.replay_result import Diff, ReplayResult
 from traces.documents.timeline import Timeline
@@ -245,7 +244,8 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not(network, batch):
 
 
 def test_a_prediction_is_saved_as_the_command_line_prints_it(predicted, tmp_path):
-    assert Prediction.load(predicted.save(tmp_path / "prediction.json")).step_s == predicted.step_s
+    (loaded,) = Predictions.load(predicted.save(tmp_path / "prediction.json")).predictions
+    assert loaded.step_s == predicted.step_s == predicted.json()["step_s"]
     timeline = predicted.timeline()
     assert Timeline.load(timeline.save(tmp_path / "timeline.json.gz")).step_s == predicted.step_s
     assert b"<svg" in timeline.save(tmp_path / "timeline.svg").read_bytes()

@@ -74,7 +74,7 @@ def test_the_picture_of_a_prediction_opens(files):
 @pytest.mark.parametrize(
     ("address", "query", "words"),
     [
-        ("what-if", {"model": "lenet5", "batch": "16", "machine": "h100", "strategy": ["turbodl"]}, "Predicted: turbodl"),
+        ("what-if", {"model": "lenet5", "batch": "16", "machine": "h100", "strategy": ["turbodl"]}, "Predicted: lenet5, batch 16"),
         ("validate", {}, "lenet5, batch 256"),
         ("differences", {}, "B is 0.60 ms faster than A"),
     ],

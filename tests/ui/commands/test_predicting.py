@@ -28,14 +28,14 @@ def test_every_combination_is_a_row(schedcast):
     done = schedcast.call(*GRID, *STRATEGIES, "--json")
     assert (done.status, done.err) == (0, "")
     document = done.document
-    assert document["schema"] == "schedcast.predictions/1"
+    assert document["schema"] == "schedcast.predictions/2"
     combinations = [(row["machine"], row["batch"], row["strategy"]) for row in document["predictions"]]
     assert combinations == [
         (m, b, s) for m in ("v100", "p100") for b in (8, 16) for s in ("pytorch", "pytorch-graph", "turbodl", "backward-fusion")
     ]
     one = schedcast.call("predict", "--model", "lenet5", "--batch", 16, "--machine", "p100", *STRATEGIES[2:], "--json").document
-    assert one["schema"] == "schedcast.prediction/1"
-    assert Prediction.model_validate(document["predictions"][-1]).step_s == one["step_s"]
+    assert one["schema"] == "schedcast.predictions/2"
+    assert Prediction.model_validate(document["predictions"][-1]).step_s == one["step_s"] == one["predictions"][0]["step_s"]
     assert {row["model"] for row in document["predictions"]} == {"lenet5"}
     shown = schedcast.call(*GRID, *STRATEGIES)
     assert (shown.status, shown.err) == (0, "")

@@ -8,14 +8,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import streamlit as st
 
 from simulator.predict.sweep import outcome
 from traces import units
-from traces.documents.comparison import PYTORCH, Prediction
-from traces.documents.predictions import Predictions
+from traces.documents.comparison import PYTORCH
+from traces.documents.predictions import Place, Predictions
 from traces.errors import Refusal
 from ui.app import runs
 from ui.app.history import pin, remember
@@ -30,7 +29,7 @@ from ui.present import predictions
 from ui.present.blocks import Section
 from ui.present.formulas import FORMULAS, PREDICTED
 from ui.present.labels import PEAK, markdown_escaped, no_verdict_words, strategy_name
-from ui.present.predictions import answers_document, fit_words, place
+from ui.present.predictions import fit_words
 from ui.request import JobRequest
 from ui.service import jobs
 from ui.service.jobs import Answer
@@ -231,20 +230,18 @@ def _change_words(earlier_s: float | None, step_s: float) -> str | None:
     return f"{'-' if step_s < earlier_s else '+'}{units.duration(abs(step_s - earlier_s))}"
 
 
-def document(request: JobRequest, answers: Answers, machine: str) -> dict:
-    """What the command line prints with `--json`: one strategy's own document, or that of several."""
-    where = place(request.model, request.batch, machine)
-    told = [(where, text, own if isinstance(own, Refusal) else own.prediction) for text, own in answers.items()]
-    return answers_document(told, one=len(request.strategies) == 1)
+def document(request: JobRequest, answers: Answers, machine: str) -> Predictions:
+    """What the command line prints with `--json`: of one strategy, what was asked for; of several, also what they are compared with."""
+    place = Place(model=request.model, batch=request.batch, machine=machine)
+    told = {text: own if isinstance(own, Refusal) else own.prediction for text, own in answers.items()}
+    if len(request.strategies) == 1 and not isinstance(told[request.strategies[0]], Refusal):
+        told = {text: told[text] for text in request.strategies}
+    return Predictions.of((place, text, own, "") for text, own in told.items())
 
 
-def page_sections(document: Mapping[str, Any], chosen: Answer) -> list[Section]:
+def page_sections(document: Predictions, chosen: Answer) -> list[Section]:
     """The content of a page for a colleague: the answers in `document`, and the timeline of the chosen one."""
-    if "predictions" in document:
-        answers = predictions.sections(Predictions.model_validate(document))
-    else:
-        answers = [predictions.section(Prediction.model_validate(document))]
-    return [*answers, predictions.timeline_section(chosen.timeline, f"of {chosen.text}")]
+    return [*predictions.sections(document), predictions.timeline_section(chosen.timeline, f"of {chosen.text}")]
 
 
 def downloads(request: JobRequest, answers: Answers, chosen: Answer) -> list[Download]:
@@ -255,6 +252,6 @@ def downloads(request: JobRequest, answers: Answers, chosen: Answer) -> list[Dow
     return [
         one_page(lambda: page_sections(made(), chosen)),
         Download("Table (CSV)", "predictions.csv", "text/csv", lambda: csv(rows())),
-        Download("Predictions (JSON)", "predictions.json", "application/json", lambda: json_bytes(made())),
+        Download("Predictions (JSON)", "predictions.json", "application/json", lambda: json_bytes(made().document())),
         timeline_svg("Timeline", name, lambda: chosen.timeline),
     ]
