@@ -5,8 +5,11 @@ SCHEDCAST_GOLDEN=write pytest tests/ui/test_golden.py && git diff tests/ui/golde
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+
+from tests.support.places import ROOT
 
 #: Elements that carry no words, and those that begin a line.
 _SILENT = {"title", "script", "style", "noscript", "svg"}
@@ -22,6 +25,18 @@ def check_golden(text: str, path: Path) -> None:
     if os.environ.get("SCHEDCAST_GOLDEN") == "write":
         path.write_text(text)
     assert text.splitlines() == path.read_text().splitlines(), f"{path.name}: SCHEDCAST_GOLDEN=write pytest writes it anew; read the diff"
+
+
+def check_words(name: str, cases: Mapping[str, str | Sequence[str]]) -> None:
+    """What is said in each of some cases is that of `tests/ui/golden/NAME.txt`: a line or several below the case."""
+    listed = {case: [said] if isinstance(said, str) else said for case, said in cases.items()}
+    lines = (line for case, said in listed.items() for line in (f"{case}:", *(f"  {each}" for each in said)))
+    check_golden("\n".join(lines), words_file(name))
+
+
+def words_file(name: str) -> Path:
+    """The golden text of the app, of pages or of the terminal that is called so."""
+    return ROOT / "tests" / "ui" / "golden" / f"{name.replace(' ', '-')}.txt"
 
 
 class _Words(HTMLParser):

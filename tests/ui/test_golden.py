@@ -4,21 +4,24 @@ from pathlib import Path
 
 import pytest
 
+from simulator.engine.costs.op_points import key_points
 from tests.support.document_samples import documents
-from tests.support.golden import check_golden, words_of_page
+from tests.support.golden import check_golden, words_file, words_of_page
 from tests.support.page_samples import prediction, result, skipped, validation
 from tests.support.sample_trainings import evaluated, training
 from tests.support.search_samples import ranked, search_result, verification
 from traces.documents.comparison import Change, MemoryNeed
 from traces.documents.measured_step import MeasuredStep
+from traces.documents.profile import Profile
 from traces.documents.search_result import PlainStep
 from traces.documents.timeline import AtPeak, Holder
 from traces.files import write_json
 from ui.commands.reporting import DOCUMENTS as PAGES
 from ui.commands.reporting import sections_of
+from ui.present import machines
+from ui.present.blocks import Section
 from ui.present.page import page
 
-GOLDEN = Path(__file__).with_name("golden")
 GIB = 2**30
 
 
@@ -107,5 +110,12 @@ def test_a_document_of_another_kind_reads_as_it_did(kind, tmp_path):
     check_page(tmp_path / "document.json", kind)
 
 
+def test_a_profile_reads_as_it_did(tmp_path):
+    write_json(tmp_path / "profile.json", documents()["profile"][0])
+    profile = Profile.load(tmp_path / "profile.json")
+    section = Section("A profile", machines.profile_blocks(profile, key_points(profile)))
+    check_golden(words_of_page(page("A profile", [section])), words_file("a profile"))
+
+
 def check_page(place: Path, name: str) -> None:
-    check_golden(words_of_page(page(name, sections_of(place))), GOLDEN / f"{name.replace(' ', '-')}.txt")
+    check_golden(words_of_page(page(name, sections_of(place))), words_file(name))

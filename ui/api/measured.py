@@ -80,8 +80,7 @@ def _validation(document: Mapping[str, Any]) -> list[Block]:
 
 
 def _training(document: Mapping[str, Any]) -> list[Block]:
-    run = TrainingRun.model_validate(document)
-    return [trainings.training_table(run), Sentences(trainings.sentences(run))]
+    return trainings.answer(TrainingRun.model_validate(document))
 
 
 def _calibration(document: Mapping[str, Any]) -> list[Block]:

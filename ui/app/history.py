@@ -1,14 +1,14 @@
 """What was predicted in this session: jobs with the outcomes of their strategies, to pin side by side."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import streamlit as st
 
 from simulator.predict.sweep import Outcome
+from ui.app.page_parts import blocks_ui
 from ui.app.state import several
-from ui.present.labels import markdown_escaped
-from ui.present.sweeps import pareto_figure, side_by_side_cells
+from ui.present.sweeps import side_by_side
 
 #: The most jobs that are stored.
 MOST = 40
@@ -56,11 +56,4 @@ def history_ui() -> None:
         st.rerun()
     chosen = [entry for entry in kept if entry.words in pinned]
     if chosen:
-        st.dataframe(side_by_side_cells([(entry.words, entry.outcomes) for entry in chosen]), hide_index=True)
-        for entry in chosen:
-            for each in entry.outcomes:
-                if each.refusal is not None:
-                    st.caption(markdown_escaped(f"{entry.words}: {each.strategy}: {each.refusal.words}"))
-    if len(chosen) > 1:
-        named = [(f"{each.strategy}, {entry.words}", each) for entry in chosen for each in entry.outcomes]
-        st.plotly_chart(pareto_figure([replace(each, strategy=name, at=()) for name, each in named]), key="pinned front")
+        blocks_ui(side_by_side([(entry.words, entry.outcomes) for entry in chosen]), "pinned")

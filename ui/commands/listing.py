@@ -10,12 +10,11 @@ from traces import units
 from traces.errors import SchedcastError, UnknownNameError
 from ui.commands.output import print_json, print_then_write
 from ui.present import machines as words
-from ui.present.blocks import Table
+from ui.present.blocks import Sentences, Table
 from ui.present.labels import option_value
-from ui.present.terminal import console, print_lines, show
+from ui.present.terminal import console, show
 
 if TYPE_CHECKING:
-    from simulator.machine.machine import Machine
     from simulator.model.workloads.language_models import LanguageModel
     from simulator.model.workloads.registry import Workload
     from traces.documents.profile import Profile
@@ -136,7 +135,7 @@ def machines(as_json: bool, chosen: str | None = None) -> None:
         )
         return
     if chosen is not None:
-        _machine(machines[0], calibrated[0])
+        show(console(), *words.blocks(machines[0], calibrated[0]))
         return
     rows = [
         (m.name, str(len(m.devices)), str(m.devices[0].sms), f"{m.devices[0].peak_flops['fp32'] / 1e12:.2f}",
@@ -148,17 +147,6 @@ def machines(as_json: bool, chosen: str | None = None) -> None:
 
 def _sourced(known: Mapping[str, tuple[float, str]]) -> list[dict[str, object]]:
     return [{"figure": field, "value": value, "source": source} for field, (value, source) in known.items()]
-
-
-def _machine(machine: "Machine", calibrated: str) -> None:
-    """Print every figure of a machine with its source, and where its costs come from."""
-    rows, sources = words.figure_cells(words.figures(machine))
-    show(console(), Table(rows, ("figure",), title=f"{machine.name}: {words.specification_words(machine, 'fp32')}"))
-    print("Sources:")
-    for number, source in enumerate(sources, 1):
-        print_lines(console(), [source], mark=f"{number}. ")
-    if calibrated:
-        print(f"Costs were measured on {calibrated}; predictions use them, and the figures above for what was not measured.")
 
 
 def rules(as_json: bool, pairs: Mapping[Path, "OpenedTable | None"] = MappingProxyType({}), out: Path | None = None) -> None:
@@ -228,19 +216,9 @@ def _profile(path: Path, profile: "Profile", as_json: bool) -> None:
         }  # fmt: skip
         print_json("profiles", [document])
         return
-    terminal, points = console(), key_points(profile)
-    print(words.age_words(profile))
-    print_lines(terminal, words.warnings(profile, comparable_cpu() if profile.identity.kind == "cpu" else None))
-    ops = words.measured_cells(points)
-    for title, cells, left in (
-        (f"Ops: the {len(ops)} of {len(points)} that take the longest, nothing in the cache", ops, ("op", "operands", "class")),
-        ("Transfers and collectives", words.transfer_cells(profile), ("transfer",)),
-        ("Optimizer updates, warm and cold: the largest", words.update_cells(profile), ("update",)),
-    ):
-        if cells:
-            show(terminal, Table(cells, left, ("FLOPs per byte", "GFLOP/s"), title=title))
-        else:
-            print(f"{title}: none was measured")
+    warnings = words.warnings(profile, comparable_cpu() if profile.identity.kind == "cpu" else None)
+    about = [Sentences([words.age_words(profile)], mark=""), Sentences(warnings)]
+    show(console(), *about, *words.profile_blocks(profile, key_points(profile)), details=False)
 
 
 def table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

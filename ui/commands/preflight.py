@@ -147,11 +147,7 @@ def write(
     for part in report.parts:
         if part.status == "unsuited" and part.seconds is None:  # those that did not fit are counted below, and README.md lists them
             say(page.part_line(part))
-    say("What to fix first:")
-    for line in page.mend_words(report):
-        say(f"  {line}")
-    for line in page.summary_words(report):
-        say(f"- {line}")
+    show(console, *page.summary(report))
     say(f"report: {folder / README}" + (f", all of it in {archive}" if archive else ""))
     if as_json:
         print_document(report.document())

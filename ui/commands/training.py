@@ -24,12 +24,10 @@ from traces.documents.profile import Profile
 from traces.documents.training import AUTOGRAD, ONE_BATCH, TrainingRun, largest_difference, reached, wins
 from traces.errors import SchedcastError, UnknownNameError
 from traces.outputs import Output, OutputFolder, check_outputs
-from traces.units import duration
 from ui.commands import schedules
 from ui.commands.output import TRAINING, print_then_write, write_page
 from ui.commands.quiet import wait_for_quiet
 from ui.present import trainings as training_words
-from ui.present.labels import busy_line
 from ui.present.terminal import console as terminal
 from ui.present.terminal import show
 from ui.request import JobRequest
@@ -149,7 +147,7 @@ def run(
     finished = document(True)
     save = None if timeline is None else lambda: training.done.timeline.save(timeline)
     writers = (*_writers(finished, metrics, out), save, *order.writers(forecasts))
-    print_then_write(as_json, finished.document, lambda: _print(finished), *writers)
+    print_then_write(as_json, finished.document, lambda: show(terminal(), *training_words.answer(finished)), *writers)
     if training.differences:
         raise typer.Exit(1)
 
@@ -283,14 +281,3 @@ def _writers(document: TrainingRun, metrics: Path | None, out: Path | None) -> l
         return training_words.write(out, document)
 
     return [None if metrics is None else lambda: document.save(metrics), None if out is None else lambda: write_page(page, out)]
-
-
-def _print(document: TrainingRun) -> None:
-    if busy := busy_line(document.busy_share):
-        print(busy)
-    expected = f", predicted {duration(document.predicted_step_s)}" if document.predicted_step_s is not None else ""
-    print(f"{document.curves[0].name}: {duration(document.step_s)} per step (median of {len(document.step_runs_s)}){expected}")
-    if any(curve.evaluations for curve in document.curves):
-        show(terminal(), training_words.training_table(document))
-    for line in training_words.sentences(document):
-        print(line)

@@ -10,7 +10,7 @@ from traces import units
 from traces.documents.comparison import Validation
 from traces.documents.gpu_report import GOOD_ERROR, GOOD_SPREADS, OUTPUTS, REPORT, VALIDATIONS, GpuReport, ModeSummary, PartRecord
 from traces.documents.shipped import FILES
-from ui.present.blocks import Table, stacked
+from ui.present.blocks import Block, Sentences, Table, stacked
 from ui.present.labels import labelled_rows, numbers_cell, plain_label
 
 COLUMNS = (
@@ -40,6 +40,11 @@ def readme(report: GpuReport, validations: Mapping[str, Validation]) -> str:
         _folder(report),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def summary(report: GpuReport) -> list[Block]:
+    """What to fix first, and the results: what a terminal shows at the end."""
+    return [Sentences(["What to fix first:", *(f"  {line}" for line in mend_words(report))], mark=""), Sentences(summary_words(report))]
 
 
 def mend_words(report: GpuReport) -> list[str]:

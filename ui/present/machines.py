@@ -6,7 +6,7 @@ The charts are the roofline of a job's ops and measured keys, and transfers with
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from math import log10
@@ -20,6 +20,7 @@ from traces import units
 from traces.documents.collectives import CollectiveLaw
 from traces.documents.profile import Identity, Interference, Profile, Transfer
 from ui.present import labels
+from ui.present.blocks import Block, Figure, Group, Sentences, Table
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -53,6 +54,38 @@ HOST_WORDS = MappingProxyType({
     "update_s": "PyTorch's own loop: per call of the optimizer",
     "parameter_s": "PyTorch's own loop: per parameter",
 })  # fmt: skip
+
+
+def blocks(machine: Machine, calibrated: str = "") -> list[Block]:
+    """Every figure of a machine with its source. `calibrated`: the day on which its costs were measured; empty if they were not."""
+    rows, sources = figure_cells(figures(machine))
+    measured = f"Costs were measured on {calibrated}; predictions use them, and the figures above for what was not measured."
+    return [
+        Table(rows, ("figure",), title=f"{machine.name}: {specification_words(machine, 'fp32')}"),
+        Sentences(["Sources:", *(f"{number}. {source}" for number, source in enumerate(sources, 1))], mark=""),
+        Sentences([measured] if calibrated else [], mark=""),
+    ]
+
+
+def profile_blocks(profile: Profile, points: Sequence[OpPoint]) -> list[Block]:
+    """What a profile measured: ops (`points`, the longest first), transfers, updates, and, on request, interference and versions."""
+    ops, fitted, words = measured_cells(points), bool(profile.transfers or profile.collectives), co_run_words(profile)
+    together: list[Block] = [Sentences([words] if words else [], listed=False), Table(co_run_cells(profile), ("task", "beside"))]
+    return [
+        *([Figure(lambda: transfers_figure(profile), "Transfers and collectives: measured points and fitted laws")] if fitted else []),
+        _measured(f"Ops: the {len(ops)} of {len(points)} that take the longest, nothing in the cache", ops, ("op", "operands", "class")),
+        _measured("Transfers and collectives", transfer_cells(profile), ("transfer",)),
+        _measured("Optimizer updates, warm and cold: the largest", update_cells(profile), ("update",)),
+        *([Group("Tasks side by side", together, folded=True)] if co_run_cells(profile) else []),
+        Group("Machine and versions", [Table(version_cells(profile.identity), ("what", "value"))], folded=True),
+    ]
+
+
+def _measured(title: str, cells: Sequence[Mapping[str, str]], left: Collection[str]) -> Block:
+    """A table of what was measured, or that nothing was."""
+    if not cells:
+        return Sentences([f"{title}: none was measured"], mark="", listed=False)
+    return Table(cells, left, ("FLOPs per byte", "GFLOP/s"), title=title)
 
 
 def specification_cells(machine: Machine) -> list[dict[str, str]]:

@@ -12,10 +12,39 @@ from traces.documents.comparison import BASELINE, PYTORCH
 from traces.documents.step import Step
 from traces.documents.verdict import chosen
 from ui.present import labels
+from ui.present.blocks import Block, Figure, Note, Sentences, Table
 from ui.present.labels import PEAK, PLAIN, strategy_name, verdict_cell
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+
+def front(outcomes: Sequence[Outcome], axes: Sequence[Axis]) -> list[Block]:
+    """Step time against memory, and every outcome in a table."""
+    about = f"Step time against {MEMORY} of every outcome"
+    return [Figure(lambda: pareto_figure(outcomes, axes), about), Table(outcome_cells(outcomes, axes), ("strategy", "verdict", "note"))]
+
+
+def over_one(outcomes: Sequence[Outcome], axis: Axis, measure: str, rival: str, batch: int) -> list[Block]:
+    """Where a strategy starts or stops being faster than `rival`, and a measure of every strategy, over one parameter."""
+    figure = Figure(lambda: curves_figure(outcomes, axis, measure, batch), f"{measure} over {axis.name}")
+    return [Sentences(crossover_words(outcomes, axis, rival)), figure]
+
+
+def over_two(outcomes: Sequence[Outcome], axes: tuple[Axis, Axis], strategy: str | None, measure: str, batch: int) -> list[Block]:
+    """A measure of a strategy, or of the fastest at each point, over two parameters."""
+    return [Figure(lambda: heat_figure(outcomes, axes, strategy, measure, batch), f"{measure} over {axes[0].name} and {axes[1].name}")]
+
+
+def side_by_side(jobs: Sequence[tuple[str, Sequence[Outcome]]]) -> list[Block]:
+    """Jobs, each in words with its outcomes, one column each; why strategies were refused; and all of them in one chart."""
+    named = [replace(each, strategy=f"{each.strategy}, {words}", at=()) for words, outcomes in jobs for each in outcomes]
+    refused = [f"{words}: {each.strategy}: {each.refusal.words}" for words, outcomes in jobs for each in outcomes if each.refusal]
+    return [
+        Table(side_by_side_cells(jobs), ("strategy",)),
+        *map(Note, refused),
+        *([Figure(lambda: pareto_figure(named), f"Step time against {MEMORY}")] if len(jobs) > 1 else []),
+    ]
 
 
 def value_text(value: float) -> str:

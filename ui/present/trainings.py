@@ -33,7 +33,7 @@ from traces.documents.verdict import Gain, measured_speedup
 from traces.documents.verdict import gain as judged
 from traces.files import check_writable
 from ui.present import labels
-from ui.present.blocks import Block, Figure, Headline, Note, Section, Table, first_and_last, stacked
+from ui.present.blocks import Block, Figure, Headline, Note, Section, Sentences, Table, first_and_last, stacked
 from ui.present.labels import busy_line, differing, model_name
 
 if TYPE_CHECKING:
@@ -66,6 +66,18 @@ def write(folder: Path | str, document: TrainingRun) -> Path:
 def section(document: TrainingRun, files: Sequence[tuple[str, str]] = (), picture: str = "") -> Section:
     """What a page says of a training. `picture`: the address of the curves for want of scripts."""
     return Section(title(document), blocks(document, picture), document, DOCUMENT, files)
+
+
+def answer(document: TrainingRun) -> list[Block]:
+    """What `schedcast run` prints: step times, accuracies if they were measured, and how the trainings compare."""
+    expected = f", predicted {units.duration(document.predicted_step_s)}" if document.predicted_step_s is not None else ""
+    step = f"{units.duration(document.step_s)} per step (median of {len(document.step_runs_s)}){expected}"
+    lines = [*filter(None, [busy_line(document.busy_share)]), f"{document.curves[0].name}: {step}"]
+    return [
+        Sentences(lines, mark=""),
+        *([training_table(document)] if any(curve.evaluations for curve in document.curves) else []),
+        Sentences(sentences(document), mark=""),
+    ]
 
 
 def blocks(document: TrainingRun, picture: str = "") -> list[Block]:

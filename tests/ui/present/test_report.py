@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from tests.support.canvas_payload import payloads_of_page
+from tests.support.golden import check_words
 from tests.support.hostile import HOST, NAME
 from tests.support.html_pages import figures_of_page, written_words
 from tests.support.page_samples import prediction, result, skipped, two_lanes, validation
@@ -250,39 +251,29 @@ def test_a_cell_names_the_interval_of_a_speedup_and_the_verdict():
     assert re.search(r" faster .*\n.* 1\.16x .*\n.* 1\.08 to 1\.22", narrow)
 
 
-HEADLINES = [
-    ((1.08, 1.22), "turbodl is 1.16x (1.08 to 1.22) as fast as plain PyTorch: 42.0 ms per step, 30.0 ms with plain PyTorch."),
-    ((0.99, 1.01), "No schedule is faster than plain PyTorch: turbodl is the same, 1.16x (0.99 to 1.01)"),
-    ((0.80, 0.86), "No schedule is faster than plain PyTorch: the fastest, turbodl, reaches 1.16x (0.80 to 0.86)"),
-    ((0.93, 1.30), "Too noisy to tell whether turbodl is faster than plain PyTorch, at 1.16x (0.93 to 1.30)"),
-]
+#: By verdict: an interval of the speed-up of 1.16x over plain PyTorch, and without intervals a step of plain PyTorch, in seconds.
+INTERVALS = {"faster": (1.08, 1.22), "same": (0.99, 1.01), "slower": (0.80, 0.86), "cannot tell": (0.93, 1.30)}
+PLAIN_STEPS = {"slower": 0.03, "same": 0.0421, "faster": 0.084}
 
 
-@pytest.mark.parametrize(("interval", "words"), HEADLINES)
-def test_the_headline_says_whether_the_fastest_schedule_beats_plain_pytorch(interval, words):
-    rows = result("baseline", 0.05, 0.05), result(against_pytorch=1.16, against_pytorch_interval=interval), skipped()
-    document = validation(*rows)
-    assert validations.headline(document).startswith(words)
-    assert validations.headlines([document, document])[1] == f"small-cnn: {validations.headline(document)}"
-
-
-@pytest.mark.parametrize(
-    ("reference_s", "words"),
-    [
-        (0.03, "No schedule is faster than plain PyTorch on 1 thread: the fastest, turbodl, reaches 0.71x"),
-        (0.0421, "No schedule is faster than plain PyTorch on 1 thread: turbodl is the same, 1.00x"),
-        (0.084, "turbodl is 2.00x as fast as plain PyTorch on 1 thread"),
-    ],
-)
-def test_documents_without_intervals_have_a_headline_too(reference_s, words):
-    document = validation(result("baseline", 0.05, 0.05), result(), skipped()).model_copy(update={"reference_step_s": reference_s})
-    assert validations.short_headline(document.model_copy(update={"device": {"kind": "cpu", "cores": 1}})) == words
-
-
-def test_without_plain_pytorch_the_baseline_is_the_rival():
-    document = validation(result("baseline", 0.05, 0.05), result()).model_copy(update={"reference_step_s": None})
-    assert validations.headline(document) == "turbodl is 1.19x as fast as the baseline: 42.0 ms per step, 50.0 ms with the baseline."
+def test_the_headline_says_whether_the_fastest_schedule_beats_plain_pytorch():
+    """Documents without intervals, and those without plain PyTorch, have a headline, too."""
+    base, judged, plain = result("baseline", 0.05, 0.05), {}, {}
+    for verdict, interval in INTERVALS.items():
+        judged[verdict] = validation(base, result(against_pytorch=1.16, against_pytorch_interval=interval), skipped())
+        assert judged[verdict].headline_gain.verdict == verdict
+    for verdict, seconds in PLAIN_STEPS.items():
+        changes = {"reference_step_s": seconds, "device": {"kind": "cpu", "cores": 1}}
+        plain[verdict] = validation(base, result(), skipped()).model_copy(update=changes)
+    alone = validation(base, result()).model_copy(update={"reference_step_s": None})
     assert validations.headline(validation(skipped())) == ""
+    check_words("headlines", {
+        **{verdict: validations.headline(document) for verdict, document in judged.items()},
+        "two jobs": validations.headlines([judged["faster"], judged["same"]]),
+        **{f"{verdict}, without intervals": validations.short_headline(document) for verdict, document in plain.items()},
+        "against the baseline": validations.headline(alone),
+        "on a busy machine": validations.short_headline(validation(result(), busy_share=0.46)),
+    })  # fmt: skip
 
 
 def test_the_headline_is_the_first_line_of_the_page(tmp_path):
@@ -320,25 +311,25 @@ def test_a_job_is_named_with_its_image_size_and_devices():
 
 def test_results_in_words(runs):
     exact = result(max_grad_error=0.0, max_param_error=0.0)
-    assert "Gradients and parameters are identical to PyTorch's, bit for bit." in validations.result_words(validation(exact), exact)
-    assert "Differs" not in " ".join(validations.result_words(validation(), result(semantics={"staleness": 0})))
-    assert "Differs from plain training: batch norm: statistics per microbatch." in validations.result_words(validation(), runs[2].result)
-    assert validations.phase_words(runs[2]).startswith("They differ most in backward: predicted 71.5 ms")
     empty = replace(two_lanes(), spans=())
-    assert validations.phase_words(Comparison(empty, empty, exact)) == "No task ran within the drawn training step."
+    check_words("words of a result", {
+        "equal numbers": validations.result_words(validation(exact), exact),
+        "no staleness": validations.result_words(validation(), result(semantics={"staleness": 0})),
+        "batch norm by microbatch": validations.result_words(validation(), runs[2].result),
+        "phases that differ": validations.phase_words(runs[2]),
+        "no task": validations.phase_words(Comparison(empty, empty, exact)),
+    })  # fmt: skip
 
 
 def test_memory_is_compared_on_devices_that_were_measured():
     kept = result(predicted_peak_bytes_by_device={"gpu0": 99, "gpu1": 5}, measured_peak_bytes_by_device={"gpu0": 100})
-    assert validations.memory_words(kept) == ["Peak allocated, predicted / measured: gpu0 99 B / 100 B (-1.0 %)."]
-    assert validations.memory_words(result()) == []
-
-
-def test_the_memory_of_a_cpu_is_said_to_be_counted_one_task_at_a_time():
     counted = result(predicted_peak_bytes_by_device={"cpu:0": 99}, measured_peak_bytes_by_device={"cpu:0": 100})
-    compared, said = validations.memory_words(counted)
-    assert compared == "Peak allocated, predicted / measured: cpu:0 99 B / 100 B (-1.0 %)."
-    assert "lanes that run at the same time; the memory was counted while tasks ran one at a time" in said
+    assert (len(validations.memory_words(kept)), len(validations.memory_words(counted)), validations.memory_words(result())) == (1, 2, [])
+    said = {
+        "of two GPUs, one was measured": validations.memory_words(kept),
+        "counted, one task at a time": validations.memory_words(counted),
+    }
+    check_words("words of memory", said)
 
 
 def test_what_a_killed_process_left_is_removed_and_what_another_one_writes_is_not(tmp_path):

@@ -1,14 +1,18 @@
 """The page, the picture, the sentences and the app's chart of a training."""
 
+import io
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from tests.support.golden import check_words
 from tests.support.sample_trainings import evaluated, training
-from traces.documents.training import TrainingRun
+from traces.documents.training import TrainingRun, first_difference
 from ui.present import trainings
 from ui.present.page import page
+from ui.present.terminal import show
 from ui.present.trainings import training_figure
 
 
@@ -53,19 +57,24 @@ def test_long_curves_are_means_over_neighbors_with_few_points():
 
 def test_words():
     same = training(10, "turbodl", "autograd")
-    assert trainings.sentences(same) == [
-        "turbodl: 10.0 ms per step, 12.0 ms with plain PyTorch (1.20x (1.20 to 1.20), faster); losses identical, bit for bit",
-        "data: digits <8x8>",
-        "loss 2 at the first step, 0.5 at the last",
-    ]
     first, other = same.curves
     apart = other.model_copy(update={"losses": (*other.losses[:-1], 1.0)})
-    assert (
-        trainings.agreement(first, apart, 1e-3) == "losses differ by at most 2e-01 of the largest, by more than 1e-03 from iteration 10 on"
-    )
-    assert "--precision fp64" in trainings.sentences(same.model_copy(update={"curves": (first, apart)}))[-1]
-    assert trainings.sentences(training(10, "turbodl", "baseline"))[0].startswith("baseline: 12.0 ms per step, 10.0 ms with turbodl")
-    assert trainings.title(same) == "lenet5, batch 64, momentum 0.01, fp32, eager"
+    assert first_difference(first, apart, 1e-3) == 10
+    check_words("words of a training", {
+        trainings.title(same): printed(same),
+        "losses that differ": printed(same.model_copy(update={"curves": (first, apart)})),
+        "beside another strategy": printed(training(10, "turbodl", "baseline")),
+        "to an accuracy": printed(evaluated("stale", "autograd", seeds=3)),
+        "to an accuracy, alone": printed(evaluated("stale", seeds=1)),
+        "to an accuracy that is not reached": printed(evaluated("stale", seeds=1, target=0.99)),
+    })  # fmt: skip
+
+
+def printed(document):
+    """The lines that `schedcast run` prints."""
+    console = Console(file=io.StringIO(), width=250)
+    show(console, *trainings.answer(document))
+    return console.file.getvalue().splitlines()
 
 
 def test_plain_pytorch_is_the_first_row_with_its_threads():
@@ -112,19 +121,13 @@ def test_a_line_of_several_seeds_is_their_median_in_a_band():
 
 def test_words_of_accuracy_and_target():
     document = evaluated("stale", "autograd", seeds=3)
-    assert trainings.sentences(document)[1:3] == [
-        "stale reaches a test accuracy of 90 % earlier than plain PyTorch: of 3 seeds, in 0 by iterations, 3 by measured seconds, 3 by the"
-        " seconds predicted for 2xgtx1060",
-        "data: digits <8x8>; 3 seeds",
-    ]
+    (wins,) = document.wins
+    assert (wins.seeds, wins.iterations, wins.measured_s, wins.predicted_s) == (3, 0, 3, 3)
     plain, stale = trainings.cells(document)
     assert stale["test accuracy"] == "94.0 % (93.0 to 95.0)"
     assert (stale["iterations to 90 %"], plain["predicted s to 90 %"]) == ("20 (20 to 20)", "0.400 (0.400 to 0.400)")
-    alone = evaluated("stale", seeds=1)
-    words = "stale reaches a test accuracy of 90 % after 20 iterations, 0.200 s, 0.200 s predicted for 2xgtx1060"
-    assert words in trainings.sentences(alone)
-    never = evaluated("stale", seeds=1, target=0.99)
-    assert "stale does not reach a test accuracy of 99 %" in trainings.sentences(never)
+    (alone,), (never,) = evaluated("stale", seeds=1).reached, evaluated("stale", seeds=1, target=0.99).reached
+    assert (alone.iterations, alone.measured_s, never.iterations) == (20, pytest.approx(0.2), None)
     assert len(trainings.training_table(document).rows) == 2
 
 

@@ -16,13 +16,13 @@ from traces.errors import SchedcastError
 from ui.app.history import history_ui, pin, remember
 from ui.app.links import query_of
 from ui.app.navigation import refusals_shown
-from ui.app.page_parts import formulas_ui, table_ui
+from ui.app.page_parts import blocks_ui, formulas_ui
 from ui.app.request_form import put_link, request_ui, request_words
 from ui.app.share_parts import Download, csv, keep_link, share_ui
 from ui.app.state import select, text
 from ui.app.sweeping import Parameter, check_points, commands, outcomes_at, parameters, parse_values
 from ui.present import sweeps
-from ui.present import sweeps as sweep_words
+from ui.present.blocks import Sentences
 from ui.present.formulas import formulas_of
 from ui.present.labels import markdown_escaped, strategy_name
 from ui.request import JobRequest
@@ -106,7 +106,7 @@ def page() -> None:
             start(request, chosen)
     sweep = st.session_state.get(_KEY)
     if sweep is not None:
-        st.subheader(markdown_escaped(sweep_words.title(request_words(sweep.request), sweep.axes)), anchor=False)
+        st.subheader(markdown_escaped(sweeps.title(request_words(sweep.request), sweep.axes)), anchor=False)
         sweep_ui(sweep)
     else:
         st.info("Compare predicts the strategies of the sidebar, for its job or over one or two parameters: batch, devices, bandwidth, ...")
@@ -202,14 +202,13 @@ def outcomes_ui(sweep: Sweep) -> None:
     if not axes:
         for strategy, why in refused:
             st.warning(markdown_escaped(f"{strategy}: {why}"))
-    st.write(markdown_escaped(sweep_words.fastest_words(outcomes, axes)))
+    blocks_ui([Sentences([sweeps.fastest_words(outcomes, axes)], listed=False)], "fastest")
     if len(axes) == 1:
         curves_ui(outcomes, axes[0], batch)
     elif len(axes) == 2:
         heat_ui(outcomes, axes, batch)
-    st.plotly_chart(sweeps.pareto_figure(outcomes, axes), key="front")
-    cells = sweep_words.outcome_cells(outcomes, axes)
-    table_ui(cells)
+    blocks_ui(sweeps.front(outcomes, axes), "front")
+    cells = sweeps.outcome_cells(outcomes, axes)
     formulas_ui(*formulas_of(cells[0]))
     if not sweep.run.running:
         pairs = zip(sweep.changed, axes, strict=True)
@@ -224,9 +223,7 @@ def curves_ui(outcomes: Sequence[Outcome], axis: Axis, batch: int) -> None:
     left, right = st.columns(2)
     measure = select(left, "Show", tuple(sweeps.LABELS), "sweep measure")
     rival = select(right, "Compare with", names, "sweep rival", words=strategy_name)
-    for sentence in sweep_words.crossover_words(outcomes, axis, rival):
-        st.markdown(f"- {markdown_escaped(sentence)}")
-    st.plotly_chart(sweeps.curves_figure(outcomes, axis, measure, batch), key="curves")
+    blocks_ui(sweeps.over_one(outcomes, axis, measure, rival, batch), "curves")
 
 
 def heat_ui(outcomes: Sequence[Outcome], axes: Sequence[Axis], batch: int) -> None:
@@ -236,4 +233,4 @@ def heat_ui(outcomes: Sequence[Outcome], axes: Sequence[Axis], batch: int) -> No
     names = [FASTEST, *dict.fromkeys(each.strategy for each in outcomes)]
     shown = select(right, "Strategy", names, "sweep strategy", words=strategy_name)
     strategy = None if shown == FASTEST else shown
-    st.plotly_chart(sweeps.heat_figure(outcomes, (axes[0], axes[1]), strategy, measure, batch), key="heat")
+    blocks_ui(sweeps.over_two(outcomes, (axes[0], axes[1]), strategy, measure, batch), "heat")

@@ -10,15 +10,15 @@ from calibrate.profiles import own_profile
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.op_points import OpPoint, key_points, op_points, roof
 from simulator.predict.forecast import plan_of
-from traces.documents.profile import Profile
 from ui.app.links import command, query_of, request_fields
-from ui.app.page_parts import formulas_ui, table_ui
+from ui.app.page_parts import blocks_ui, formulas_ui, table_ui
 from ui.app.request_form import put_fields
 from ui.app.share_parts import Download, check_link, csv, keep_link, opened_by_link, share_ui
 from ui.app.state import number, select
 from ui.present import machines
+from ui.present.blocks import Group, Table
 from ui.present.labels import markdown_escaped
-from ui.present.machines import roofline_figure, transfers_figure
+from ui.present.machines import roofline_figure
 from ui.request import LARGEST_BATCH, PROFILE, JobRequest, stored_profiles
 from ui.service import jobs
 from ui.service.cache import Asked, asked_of
@@ -62,7 +62,7 @@ def page() -> None:
     formulas_ui("FLOPs per byte", "FLOP/s", "Share of the roof", "Cold over warm", "Spread", "Slow-down")
     figures_ui(model)
     if profile is not None:
-        profile_ui(profile)
+        blocks_ui(machines.profile_blocks(profile, keys), "profile")
     ops = machines.op_cells(points, own_roof, len(points))
     share_ui(command(request), query_of(request), [Download("Ops (CSV)", "ops.csv", "text/csv", lambda: csv(ops))])
 
@@ -77,26 +77,8 @@ def machine_of_job(asked: Asked) -> tuple[CostModel, tuple[OpPoint, ...]]:
 def figures_ui(model: CostModel) -> None:
     """Show the machine's figures, links and host costs."""
     left, right = st.columns(2)
-    left.subheader("Figures", anchor=False)
-    left.dataframe(machines.specification_cells(model.machine), hide_index=True)
-    links = machines.link_cells(model.machine)
-    if links:
-        left.dataframe(links, hide_index=True)
-    right.subheader("Host and executor", anchor=False)
-    right.dataframe(machines.host_cells(model.machine, model.profile), hide_index=True)
-
-
-def profile_ui(profile: Profile) -> None:
-    """Show what a profile has measured in addition to ops: transfers, updates, interference runs, and with which software."""
-    if profile.transfers or profile.collectives:
-        st.plotly_chart(transfers_figure(profile), key="transfers")
-    for title, words, cells in (
-        ("Optimizer updates, warm and cold", "", machines.update_cells(profile)),
-        ("Tasks side by side", machines.co_run_words(profile), machines.co_run_cells(profile)),
-        ("Machine and versions", "", machines.version_cells(profile.identity)),
-    ):
-        if cells:
-            st.subheader(title, anchor=False)
-            if words:
-                st.write(markdown_escaped(words))
-            table_ui(cells)
+    tables = [Table(machines.specification_cells(model.machine)), Table(machines.link_cells(model.machine))]
+    with left:
+        blocks_ui([Group("Figures", tables)], "figures")
+    with right:
+        blocks_ui([Group("Host and executor", [Table(machines.host_cells(model.machine, model.profile))])], "host")
