@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from tests.support.golden import check_words
 from tests.support.page_samples import prediction, result, validation
 from traces import units
 from traces.documents.comparison import Change
@@ -20,52 +21,26 @@ def changes(**seconds: float) -> tuple[Change, ...]:
     return tuple(Change(part=name.replace("_", " "), seconds=value) for name, value in seconds.items())
 
 
-def sentence(step_s: float, **seconds: float) -> str:
-    """The sentence about a step that was 50 ms in the baseline."""
-    (text,) = charts.prediction_words(prediction(step_s=step_s, waterfall=changes(**seconds)))
-    return text
-
-
-def test_a_shorter_step():
-    assert sentence(0.0444, overlap_of_backward=-0.0066, contention=0.001) == (
-        "The step is 5.6 ms shorter than the baseline's: 6.6 ms because backward tasks run beside other tasks,"
-        " less 1.0 ms because tasks that run at the same time slow each other down more."
-    )
-
-
-def test_a_longer_step_for_several_reasons():
-    assert sentence(0.0561, update=0.003, communication=0.004, launches=-0.001, idle=0.0001) == (
-        "The step is 6.1 ms longer than the baseline's: 4.0 ms because transfers and collectives take more time,"
-        " 3.0 ms because updates take more time and 0.1 ms in smaller parts, less 1.0 ms because issuing tasks takes less time."
-    )
-
-
-def test_gains_that_make_up_for_losses():
-    assert sentence(0.05, overlap_of_update=-0.002, contention=0.002) == (
-        "The step takes as long as the baseline's: 2.0 ms because updates run beside other tasks make up for"
-        " 2.0 ms because tasks that run at the same time slow each other down more."
-    )
-    assert sentence(0.05, idle=1e-6, update=-1e-6) == "The step takes as long as the baseline's."
-
-
-def test_parts_too_small_to_name_are_one_part():
-    assert sentence(0.0497, idle=-0.00015, launches=-0.00015) == "The step is 0.3 ms shorter than the baseline's: 0.3 ms in smaller parts."
-
-
-def test_the_baseline_has_nothing_to_explain():
-    assert charts.prediction_words(prediction(strategy="baseline")) == []
-
-
-def test_a_measurement_says_what_task_times_do_not_explain():
-    row = result(predicted=0.040, measured=0.042, waterfall=changes(backward=0.003, waiting_between_tasks=-0.002, **REST))
-    assert charts.validation_words(validation(row)) == [
-        "The measured step of turbodl is 2.0 ms longer than predicted: 3.0 ms because backward tasks take more time and"
-        " 1.0 ms that task times do not explain, less 2.0 ms because less time passes between tasks."
-    ]
-    assert charts.validation_words(validation(result())) == [], "a document of before there were waterfalls"
-
-
 REST = {"not_explained_by_task_times": 0.001}
+
+
+def test_why_a_step_is_shorter_or_longer():
+    """The baseline's step is 50 ms."""
+    cases = {
+        "shorter": (0.0444, changes(overlap_of_backward=-0.0066, contention=0.001)),
+        "longer, for several reasons": (0.0561, changes(update=0.003, communication=0.004, launches=-0.001, idle=0.0001)),
+        "gains that make up for losses": (0.05, changes(overlap_of_update=-0.002, contention=0.002)),
+        "as long, but for rounding": (0.05, changes(idle=1e-6, update=-1e-6)),
+        "parts too small to name": (0.0497, changes(idle=-0.00015, launches=-0.00015)),
+    }
+    said = {case: charts.prediction_words(prediction(step_s=step_s, waterfall=parts)) for case, (step_s, parts) in cases.items()}
+    row = result(predicted=0.040, measured=0.042, waterfall=changes(backward=0.003, waiting_between_tasks=-0.002, **REST))
+    check_words("reasons of a step", {**said, "measured, longer than predicted": charts.validation_words(validation(row))})
+
+
+def test_the_baseline_and_documents_without_reasons_have_nothing_to_explain():
+    assert charts.prediction_words(prediction(strategy="baseline")) == []
+    assert charts.validation_words(validation(result())) == [], "a document of before there were waterfalls"
 
 
 def test_bars_hang_on_one_another():
