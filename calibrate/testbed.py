@@ -80,7 +80,7 @@ class Testbed(Protocol):
     round_s: float
     plain_steps_per_round: int
     interleaved: bool
-    backend: Backend | None = None
+    backend: Backend
     memory_limit_bytes: float | None = None
 
     @property

@@ -79,13 +79,15 @@ log = logging.getLogger("schedcast")
 
 
 class Instance:
-    """The tensors of one iteration's values, by slot. `accesses_left`: by storage, how many tasks have yet to access it."""
+    """The tensors of one iteration's values, by slot: None before and after a value exists; what an op saves for its backward is no tensor.
+
+    `accesses_left`: by storage, how many tasks have yet to access it."""
 
     __slots__ = ("accesses_left", "iteration", "slots")
 
     def __init__(self, iteration: int, slots: int, accesses_left: list[int]):
         self.iteration = iteration
-        self.slots: list[torch.Tensor | None] = [None] * slots
+        self.slots: list[Any] = [None] * slots
         self.accesses_left = accesses_left
 
 

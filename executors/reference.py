@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ def split(batch: object, count: int, whole: Sequence[Tensor] = ()) -> list:
     return [mapped(batch, partial(part, number=number)) for number in range(count)]
 
 
-def joined(batches: Sequence[object]) -> object:
+def joined(batches: Sequence[Any]) -> Any:
     """The batch that `split` divides into these."""
     tensors = zip(*([tensor for _, tensor in tensors_of(batch, "")] for batch in batches), strict=True)
     return mapped(batches[0], lambda _: torch.cat(next(tensors)))
@@ -106,7 +106,7 @@ class Reference:
         self.accumulate, self._whole, self.whole_mean = accumulate, whole, whole_mean
         self.feed(inputs, target)
 
-    def feed(self, inputs: Sequence[object] | dict[str, object], target: object) -> None:
+    def feed(self, inputs: Sequence[object] | dict[str, object], target: Any) -> None:
         """Train on this batch from the next step on."""
         self._batch = inputs if isinstance(inputs, dict) else tuple(inputs), target
         self.split(self.accumulate)

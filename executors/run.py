@@ -175,7 +175,8 @@ class Execution:
         """
         self.drain()
         times = list(self._times)
-        program, self._program = self._program, None
+        program = self._program
+        del self._program  # its memory is free before the peak is measured
         kept = {name: tensor for name, tensor in program.kept.items() if name in self._keep}
         whole = {name: self._tensors[name].detach().clone() for name in cut_tensors(self._plan) if name in self._tensors}
         if whole:

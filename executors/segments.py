@@ -62,7 +62,7 @@ class SegmentedExecutable:
     def __init__(self, plan: Plan, programs: Sequence[Executable]):
         """`programs`: one for each segment, in order, which share their carried tensors."""
         self._parts = plan.parts
-        self._programs = list(programs)
+        self._programs = dict(enumerate(programs))
         self._switches = list(accumulate(part.segments[0].repeat or 0 for part in self._parts[:-1]))
         self._first_task = [0, *accumulate(len(part.tasks) for part in self._parts[:-1])]
         self._current = 0
@@ -94,9 +94,10 @@ class SegmentedExecutable:
         while done < steps:
             if self._left() == 0:
                 chunks.append(self._drained(self._current))
-                self._programs[self._current] = None  # frees its activations, graphs and streams; the next one has the carried tensors
+                del self._programs[self._current]  # frees its activations, graphs and streams; the next one has the carried tensors
                 self._current += 1
-            count = steps - done if self._left() is None else min(steps - done, self._left())
+            left = self._left()
+            count = steps - done if left is None else min(steps - done, left)
             chunks.append(self._chunk(self._current, self._program.run(count, None if inputs is None else inputs[done : done + count])))
             done += count
         return _joined(chunks)
@@ -121,9 +122,10 @@ class SegmentedExecutable:
         return replace(chunk, steps_s=run_steps_s(self._parts, chunk.segments))
 
     def trace(self) -> list[Measured]:
-        times = [item for number, program in enumerate(self._programs) for item in self._of_plan(number, program.trace())]
-        overheads = [program.tracing_overhead for program in self._programs]
-        self.tracing_overhead = None if None in overheads else max(overheads)
+        times = [item for number, program in self._programs.items() for item in self._of_plan(number, program.trace())]
+        overheads = [program.tracing_overhead for program in self._programs.values()]
+        known = [each for each in overheads if each is not None]
+        self.tracing_overhead = max(known) if len(known) == len(overheads) else None
         return times
 
     def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:

@@ -94,7 +94,7 @@ def copy_current(plan: Plan, carried: Mapping[str, torch.Tensor], targets: Mappi
     """
     with torch.no_grad():
         for value in reversed(held(plan, targets)):  # so that the first one is the last to be copied
-            if value.name in carried:
+            if value.source is not None and value.name in carried:
                 apply_views(targets[value.source.value].detach(), value.source).copy_(carried[value.name])
 
 

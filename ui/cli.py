@@ -873,7 +873,8 @@ def _end_other_ranks(status: int) -> None:
 def _exit_now(status: int) -> None:
     """Exit without the interpreter's shutdown, which would wait for threads that wait for other processes."""
     for stream in (sys.stdout, sys.__stdout__, sys.stderr):
-        stream.flush()
+        if stream is not None:
+            stream.flush()
     os._exit(status)
 
 

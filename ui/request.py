@@ -250,6 +250,13 @@ class JobRequest:
             values["batch"] = usual_batch(self.model, max(1, count))
         return Job(**values)
 
+    @property
+    def stated_batch(self) -> int:
+        """`batch` of a request that states one, as all of the app's do. Raises ValueError for one that does not."""
+        if self.batch is None:
+            raise ValueError(f"the request for {self.model} states no batch")
+        return self.batch
+
     def placement(self) -> "Placement":
         """Where the job runs. Raises SchedcastError for values that no placement has, and if the request contradicts torchrun."""
         from calibrate.placement import Placement, check_names

@@ -4,6 +4,7 @@ The cores are those that this process may use. In a container only what its syst
 counts if the whole machine's times are visible.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +13,8 @@ import psutil
 
 from executors.cpu.cores import available_cores, cpu_s
 
-try:
+if sys.platform != "win32":
     import resource
-except ImportError:  # Windows
-    resource = None
 
 LARGEST_STEAL = 0.05
 LARGEST_FOREIGN = 0.03
@@ -88,5 +87,4 @@ def undisturbed_s(call: Callable[[], None]) -> float:
 
 def _preemptions() -> int:
     """How often this thread has lost its core without waiting for anything; 0 if the system does not count it."""
-    who = getattr(resource, "RUSAGE_THREAD", None)
-    return 0 if who is None else resource.getrusage(who).ru_nivcsw
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw if sys.platform == "linux" else 0

@@ -6,14 +6,13 @@ first touch (9,000 to 15,000 faults in one ResNet-50 step), which makes times un
 
 import ctypes
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-try:
+if sys.platform != "win32":
     import resource
-except ImportError:  # Windows
-    resource = None
 
 _OPTIONS = (
     (-4, 0),  # M_MMAP_MAX: no mapping per allocation
@@ -102,4 +101,4 @@ def without_holes() -> Iterator[None]:
 
 def page_faults() -> int:
     """Minor page faults of this process so far; 0 where the system does not count them."""
-    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    return 0 if sys.platform == "win32" else resource.getrusage(resource.RUSAGE_SELF).ru_minflt

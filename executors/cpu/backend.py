@@ -90,7 +90,7 @@ class CpuBackend:
 class CpuExecutable(BoundPlan):
     """A plan of one segment bound to tensors; see `Executable`."""
 
-    tracing_overhead = 0.0  # every step times its own tasks
+    tracing_overhead: float | None = 0.0  # every step times its own tasks
 
     def __init__(
         self,

@@ -73,14 +73,20 @@ class MemoryWatch:
                 seen.add(memory.data_ptr())
                 self.held_bytes[self._value_place(name)] += memory.nbytes()
         self._peak_bytes = self.held_bytes.copy()
-        self._last_bytes = allocator.allocated_bytes()
+        self._last_bytes = _allocated_bytes()
 
     def _charge(self, place: str) -> None:
         """Add the change of the allocator's count since the last call to a place."""
-        now_bytes = allocator.allocated_bytes()
+        now_bytes = _allocated_bytes()
         self.held_bytes[place] += now_bytes - self._last_bytes
         self._peak_bytes[place] = max(self._peak_bytes[place], self.held_bytes[place])
         self._last_bytes = now_bytes
 
     def _value_place(self, name: str) -> str:
         return self._place[self._plan.values[name].storage]
+
+
+def _allocated_bytes() -> int:
+    count = allocator.allocated_bytes()
+    assert count is not None, "nothing is watched where the allocator does not count"
+    return count

@@ -34,7 +34,8 @@ class CudaBackend:
         draws = "keyed" if self.mode == EAGER else "stream"  # the host cannot seed between the nodes of a graph
         self.forms = Forms(True, draws, driver.seed, capturable=True)
         self.torch_device = driver.device
-        self.unit = 1 if self.mode == EAGER else machine.host(machine.devices[0].name).graph_iterations
+        host = machine.host(machine.devices[0].name)
+        self.unit = 1 if self.mode == EAGER or host is None else host.graph_iterations
         driver.set_precision(precision)
 
     def load(

@@ -232,4 +232,6 @@ def _driver() -> ctypes.CDLL:
 @cache
 def _function(name: str) -> int:
     """The address of a C library function with one integer argument. Such a function needs neither Python nor its global lock."""
-    return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value
+    address = ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value
+    assert address is not None, "a function has an address"
+    return address

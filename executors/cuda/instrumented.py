@@ -49,6 +49,7 @@ class EagerMarks:
             issued_s = self._driver.now_s() if self._single[index] else self._begin_s
             end = self._driver.event(timing=True)
             end.record(stream)
+            assert self._begin is not None, "`before` was called for this task"
             self._events.append((period, index, self._begin, end, issued_s - self._origin_s))
 
     def within(self, origin: Event, begins: Mapping[int, float]) -> dict[int, tuple[float, float]]:

@@ -122,7 +122,7 @@ class DistributedProgram:
 
     unit = 1
     warm_up = WARM_UP - 1
-    tracing_overhead = 0.0
+    tracing_overhead: float | None = 0.0
 
     def __init__(self, backend: DistributedBackend, plan: Plan, number: int, local: Executable):
         """`local`: this process's part of the plan."""

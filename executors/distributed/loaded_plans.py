@@ -75,6 +75,7 @@ class LoadedPlans:
 
     def _take_prepared(self) -> tuple[LocalPlan, Named]:
         """The prepared part and its tensors, after the process groups of the whole plan have been created."""
+        assert self._prepared is not None, "`prepare` comes before"
         (plan, local, tensors), self._prepared = self._prepared, None
         communication.make_groups(groups_of(plan), self.devices, self.library)
         return local, tensors
@@ -91,7 +92,7 @@ class LoadedPlans:
         start = Start(iteration, None if before is None else self._programs[before][1])
         kept = tuple(name for name in keep if name in local.values)
         program = None if local.empty else self.backend.load(local, tensors, seed, kept, start)
-        if hasattr(program, "max_over_ranks"):
+        if program is not None and hasattr(program, "max_over_ranks"):
             program.max_over_ranks = largest
         self._programs[number] = local, program
         return program
@@ -269,18 +270,21 @@ class RankServer:
             case "open":
                 self.loaded = LoadedPlans.open(self.channel, message["kind"], message["devices"], message["sms"], message["precision"])
                 return {"gpu": self.loaded.gpu}
+            case "cpu_seconds":
+                return cpu_seconds()
+        assert loaded is not None, "`open` comes before"
+        match message["command"]:
             case "prepare":
                 loaded.prepare(load(message["plan"]), as_parameters(tensors, message["parameters"]))
             case "load":
                 loaded.load(message["program"], message["seed"], message["keep"], message["iteration"], message["before"])
-            case "cpu_seconds":
-                return cpu_seconds()
             case "run":
                 torch.backends.cudnn.deterministic = message["deterministic"]
                 names = message["feeds"]
                 feeds = None if names is None else [{name: tensors[f"{i} {name}"] for name in names} for i in range(message["steps"])]
                 return loaded.run(message["program"], message["steps"], feeds)
             case "loop":
+                assert self._loops is not None, "whoever asks for a loop has given `loops`"
                 return self._loops(loaded, *message["request"])
             case "trace":
                 return loaded.trace(message["program"])

@@ -83,7 +83,9 @@ Values = Callable[..., Tensor]
 def _from_weight(rule: ConvolutionRule | LinearRule, dtype: torch.dtype, device: torch.device) -> Values:
     if isinstance(rule, LinearRule) and rule.mask is None:
         return lambda weight: weight.t().contiguous()
-    source = on_device(rule.pattern().source, device)
+    positions = rule.pattern().source
+    assert positions is not None, "the pattern of a weight says where its entries are in the weight"
+    source = on_device(positions, device)
     return lambda weight: weight.reshape(-1).index_select(0, source).unsqueeze(1)
 
 

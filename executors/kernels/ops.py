@@ -95,7 +95,7 @@ class SavedResults:
 
     def save(self, instance: Instance, items: Iterable) -> None:
         if self.users:
-            instance.slots[self._slot] = (tuple(items), [self.users])  # type: ignore[call-overload]  # no tensor, as no value
+            instance.slots[self._slot] = (tuple(items), [self.users])
 
     def recomputed(self, forward: Callable[[], tuple]) -> tuple:
         """What `forward` returns, which runs the forward op: in every call if it ran on another device, from where what is saved beyond the

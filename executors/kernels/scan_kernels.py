@@ -69,6 +69,8 @@ def fused_steps(rule: Rule, places: Sequence[int], c_type: str, width: int, devi
     `places`: the step of each Jacobian. Returns None if the kernel cannot be compiled.
     """
     launch = kernel(jacobian_source(width, c_type), f"schedcast_{rule.of}_jacobians")
+    if launch is None:
+        return None
     table = torch.tensor(places, dtype=torch.int32, device=device)
     flags = [int(rule.nonlinearity == "relu")] if isinstance(rule, RnnSteps) else []
 
@@ -80,7 +82,7 @@ def fused_steps(rule: Rule, places: Sequence[int], c_type: str, width: int, devi
         launch(grid, (STEP_THREADS, 1, 1), [*(tensor.contiguous() for tensor in reads), table, jacobians, count, samples, *flags])
         return jacobians
 
-    return run if launch is not None else None
+    return run
 
 
 #: Results per thread of a matrix product; ROWS in the source.
@@ -155,6 +157,8 @@ class Shape:
 def up(shape: Shape, elements: int, leftmost: bool) -> Callable[[Tensor, Tensor | None], tuple[Tensor | None, Tensor | None]] | None:
     """A function with the results of `executors.kernels.scan_level.up`, in one launch; None if the kernel cannot be compiled."""
     launch = kernel(shape.text, "schedcast_scan_up")
+    if launch is None:
+        return None
     pairs = elements // 2
     product_count = pairs - leftmost
 
@@ -170,12 +174,14 @@ def up(shape: Shape, elements: int, leftmost: bool) -> Callable[[Tensor, Tensor 
         launch((blocks, 1, 1), (shape.up_threads, 1, 1), args)
         return products, first
 
-    return run if launch is not None else None
+    return run
 
 
 def down(shape: Shape, elements: int) -> Callable[[Tensor | None, Tensor, Tensor | None], Tensor] | None:
     """A function with the results of `executors.kernels.scan_level.down`, in one launch; None if the kernel cannot be compiled."""
     launch = kernel(shape.text, "schedcast_scan_down")
+    if launch is None:
+        return None
     paired = elements % 2 == 0
 
     def run(jacobians: Tensor | None, above: Tensor, gradient: Tensor | None) -> Tensor:
@@ -189,7 +195,7 @@ def down(shape: Shape, elements: int) -> Callable[[Tensor | None, Tensor, Tensor
         launch((blocks, 1, 1), (_THREADS, 1, 1), [matrices, above, vector, prefixes, count, moved, first, last])
         return prefixes
 
-    return run if launch is not None else None
+    return run
 
 
 def linear(
@@ -201,6 +207,8 @@ def linear(
     result. Returns None if the kernel cannot be compiled.
     """
     launch = kernel(shape.text, "schedcast_scan_linear")
+    if launch is None:
+        return None
     table = torch.tensor([*sequence, *places], dtype=torch.int32, device=device)
 
     def run(jacobians: Tensor, gradient: Tensor) -> Tensor:
@@ -209,4 +217,4 @@ def linear(
         launch((len(gradient), 1, 1), (_THREADS, 1, 1), args)
         return prefixes
 
-    return run if launch is not None else None
+    return run

@@ -57,7 +57,7 @@ def _adagrad(
                 step.add_(1)
 
 
-def _nesterov(parameters: list[Tensor], grads: list[Tensor], buffers: list[Tensor], **options: Any) -> None:
+def _nesterov(parameters: list[Tensor], grads: list[Tensor], buffers: list[Tensor | None], **options: Any) -> None:
     """SGD with Nesterov's momentum. Without weight decay, torch.optim's foreach form adds the momentum to the gradients themselves."""
     changed = options["foreach"] and not options["weight_decay"]
     sgd(parameters, list(_times(grads, 1.0)) if changed else grads, buffers, **options)
@@ -162,7 +162,7 @@ def compile_update(task: Task, binding: Binding) -> Callable[[Instance], None]:
     def run(instance: Instance) -> None:
         nonlocal copied
         grads = [get(instance) for get in gradients]
-        operands = [counts.get(position) if position in counts else get(instance) for position, get in enumerate(tensors)]
+        operands = [counts[position] if position in counts else get(instance) for position, get in enumerate(tensors)]
         if copied is None:
             copied = misplaced(body, grads, operands)
         for i in copied:

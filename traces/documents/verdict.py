@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean, median, stdev
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeGuard
 
 from traces import units
 
@@ -50,7 +50,7 @@ def verdict(
     return "slower" if high < 1 else "cannot tell"
 
 
-def is_busy(share: float | None) -> bool:
+def is_busy(share: float | None) -> TypeGuard[float]:
     """Whether other processes took so much of the cores that nothing was measured."""
     return share is not None and share > BUSY
 

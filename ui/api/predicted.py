@@ -215,8 +215,10 @@ class Predicted(Shown):
                 raise SchedcastError(f"hours({name}={value}); expected a number {'of at least 0' if name == 'price' else 'above 0'}")
         if not self.fits:
             raise SchedcastError(f"hours: a job that does not fit takes none: {' '.join(fit_words(self.prediction))}", Code.MEMORY)
-        total = samples if samples is not None else tokens / self._tokens_of_a_sample()
-        steps = round(total * epochs / self.job.batch)
+        if tokens is None:
+            steps = round((samples or 0) * epochs / self.job.batch)
+        else:
+            steps = round(tokens / self._tokens_of_a_sample() * epochs / self.job.batch)
         hours = steps * self.step_s / 3600
         bounds = None if self.interval_s is None else (steps * self.interval_s[0] / 3600, steps * self.interval_s[1] / 3600)
         given = self.target.machine.for_devices(device.name for device in self.prediction.devices).devices
@@ -368,7 +370,8 @@ def _precision(module: torch.nn.Module) -> str:
     for kind in ("cuda", "cpu"):
         if torch.is_autocast_enabled(kind):
             return "amp-fp16" if torch.get_autocast_dtype(kind) == torch.float16 else "amp"
-    return {torch.bfloat16: "bf16", torch.float64: "fp64"}.get(float_type(module), "default")
+    names: dict[torch.dtype | None, str] = {torch.bfloat16: "bf16", torch.float64: "fp64"}
+    return names.get(float_type(module), "default")
 
 
 def _divided(module: torch.nn.Module, batch: Any) -> tuple[Any, Any]:

@@ -60,7 +60,7 @@ class Recorded(Shown):
     def timeline(self, step: int | None = None) -> ShownTimeline:
         """The recorded step with this number (from 0), by default that of median length."""
         number = self.recording.result.median_step if step is None else step
-        return ShownTimeline(one_step(self.recording.replay, self.recording.replay.recorded, number, "recorded"))
+        return ShownTimeline(one_step(self.recording.replay, self.recording.replay.recording, number, "recorded"))
 
     def json(self) -> dict[str, Any]:
         """See `Shown`. It includes the timeline of the median step."""

@@ -92,10 +92,12 @@ class CommandRun:
                 continue
 
     def _read(self) -> None:
-        for line in self._process.stderr:
+        said = self._process.stderr
+        assert said is not None, "it is a pipe"
+        for line in said:
             self._hear(line.rstrip())
         self._process.wait()
-        self._process.stderr.close()
+        said.close()
         atexit.unregister(self._process.kill)
 
     def _hear(self, line: str) -> None:
@@ -160,6 +162,13 @@ class Run:
     page: str
     folder: Path | None = None
     of: object = None
+
+    @property
+    def results(self) -> Path:
+        """`folder`. Raises ValueError for a run that has none."""
+        if self.folder is None:
+            raise ValueError(f"{self.command.command} writes to no folder")
+        return self.folder
 
 
 def start(arguments: Sequence[str], page: str, folder: Path | None = None, of: object = None) -> Run:

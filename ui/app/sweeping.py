@@ -44,7 +44,7 @@ class Parameter:
 
 def parameters(request: JobRequest) -> list[Parameter]:
     """The parameters that a sweep of a request can have: of the job and the machine, and the strategies' options that are numbers."""
-    batches = tuple(request.batch * factor / 4 for factor in (1, 2, 4, 8, 16) if request.batch * factor % 4 == 0)
+    batches = tuple(quarters / 4 for factor in (1, 2, 4, 8, 16) if (quarters := request.stated_batch * factor) % 4 == 0)
     own = [
         Parameter(BATCH, partial(_field, "batch"), batches),
         Parameter("devices", partial(_field, "devices"), (1, 2, 4)),

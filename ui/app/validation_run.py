@@ -85,8 +85,8 @@ def validation_run_ui(key: str) -> None:
             ended_ui(current)
     if current is not None and st.session_state.get(_AWAITED) == str(current.folder):
         del st.session_state[_AWAITED]
-        if (current.folder / "report.json").exists():
-            st.session_state[key] = current.folder.resolve()
+        if (current.results / "report.json").exists():
+            st.session_state[key] = current.results.resolve()
 
 
 def ended_ui(current: Run) -> None:
@@ -99,7 +99,7 @@ def ended_ui(current: Run) -> None:
     elif run.status == 1:
         st.warning("A strategy's results differ from plain PyTorch's, or nothing ran; the report says which.")
     elif run.status == 0:
-        st.success(markdown_escaped(f"Done; the report is called {current.folder.name}."))
+        st.success(markdown_escaped(f"Done; the report is called {current.results.name}."))
     else:
         st.error(markdown_escaped(f"The command ended with status {run.status}: {run.mistake}"))
     st.code(run.command, language="bash", wrap_lines=True)

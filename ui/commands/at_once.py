@@ -46,14 +46,15 @@ def measured_at_once(answers: Sequence[Answers], request: JobRequest, wanted: bo
         if wanted:
             raise SchedcastError(f"--calibrate measures this machine's CPU, and {why}; leave out --calibrate")
         return False
-    known: Known | None = {own.job: {text: f for text, f in own.known.items() if f.fits} for own in answers}
+    known: Known = {own.job: {text: f for text, f in own.known.items() if f.fits} for own in answers}
     if wanted is None:
         share = least_measured([f for own in known.values() for f in own.values()])
         if is_judged(share):
             return False
-        known = _quick_enough(known)
-        if known is None:
+        quick = _quick_enough(known)
+        if quick is None:
             return False
+        known = quick
     return _measure(known, request, MOST_S if wanted is None else None, quiet)
 
 
@@ -111,7 +112,7 @@ def _measure(known: Known, request: JobRequest, most_s: float | None, quiet: boo
                 testbed.calibrate(plans, testbed.machine(profile), profile.measuring(job.model), place, progress)
                 profile.save(place)
         except TimeIsUpError:
-            print(f"schedcast: stopped measuring after {rough_time(most_s)}; --calibrate measures the rest", file=sys.stderr)
+            print(f"schedcast: stopped measuring after {rough_time(MOST_S)}; --calibrate measures the rest", file=sys.stderr)
         finally:
             testbed.close()
     note_others(profile, others)

@@ -178,6 +178,7 @@ def validate(
     chosen = request.chosen(placement.plan_devices)
     order = schedules.opened(schedule, request.strategies, request.shared)
     check_outputs({"--out": out and OutputFolder(out, REPORT), **order.outputs}, [*request.inputs, *order.inputs])
+    place: Path | None
     profile, place = open_profile(profile_path, calibration and profile_path is None, testbed.identity)
     job.graph()
     if warn_if_foreign(profile, place, testbed.identity) and calibration:

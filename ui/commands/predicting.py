@@ -99,7 +99,7 @@ def predict(
     rows = [Row(each, text) for own in asked for each in own for text in (texts if one else _compared(each, texts))]
     predicted = [row for row in rows if row.refusal is None]
     if not predicted:
-        raise rows[0].refusal.error
+        raise next(refusal.error for row in rows if (refusal := row.refusal) is not None)
     targets = [own[0].target for own in asked]
     for target in targets:
         shared_jobs.caution(target.costs, first.profile)
@@ -207,7 +207,7 @@ def _print_many(rows: Sequence[Row], asked: bool, details: bool, show_plan: bool
     would fit.
     """
     explained = asked or details or show_plan
-    predicted, refused = ([row for row in rows if (row.refusal is not None) is failed] for failed in (False, True))
+    predicted = [row for row in rows if row.refusal is None]
     machines = {row.answers.target.machine.name: row.answers.target.machine for row in rows}
     console = terminal()
     _print_no_verdict(predicted, console)
@@ -215,7 +215,7 @@ def _print_many(rows: Sequence[Row], asked: bool, details: bool, show_plan: bool
     lines = [partition_words(machine) for machine in machines.values()]
     lines += assumed_words(predicted)
     lines.append(unmeasured_words(row.answers.target.machine for row in rows))
-    lines += [f"{row.text}, {row.where}: {row.refusal.words}" for row in refused]
+    lines += [f"{row.text}, {row.where}: {refusal.words}" for row in rows if (refusal := row.refusal) is not None]
     print_lines(console, filter(None, lines))
     print_normal(speed, console)
     for row in predicted:

@@ -41,7 +41,7 @@ def replay(
         answer = ask(recording, rules) if rules else None
         result = recording.result.model_copy(update={"what_if": answer.what_if}) if answer else ranked(recording)
         result = result.model_copy(update={"stragglers": stragglers(recording)})
-    runs = {"recorded": recording.replay.recorded, "replayed": recording.simulated} | ({"what if": answer.timeline} if answer else {})
+    runs = {"recorded": recording.replay.recording, "replayed": recording.simulated} | ({"what if": answer.timeline} if answer else {})
     print_then_write(
         as_json,
         lambda: with_median_step(result, recording.replay).document(),
@@ -114,7 +114,7 @@ def _validated(name: str) -> tuple[Diff, Mapping[str, Timeline], tuple[Timeline,
         raise SchedcastError(f"{place} has {len(ran)} strategies; name one: {place}:{(ran or rows)[0][0]}")
     chosen = ran[0] if strategy is None else next((row for row in rows if strategy in (row[0], row[0].partition(" of ")[0])), None)
     if chosen is None:
-        raise UnknownNameError("strategy", strategy, [label for label, *_ in rows], f"{place} holds these")
+        raise UnknownNameError("strategy", str(strategy), [label for label, *_ in rows], f"{place} holds these")
     label, result, number = chosen
     timelines = next((each for each in report.comparisons[number] if each.result == result), None)
     both = {} if timelines is None else {"predicted": timelines.predicted, "measured": timelines.measured}

@@ -4,6 +4,7 @@ import logging
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -124,7 +125,7 @@ def run(
     forecasts = _planned(job, chosen, order.options, testbed, profile, mode)
     if beside:
         require_memory_together(forecasts.values(), calibrate=False)
-    if profile is not None:
+    if profile is not None and profile_path is not None:
         warn_if_foreign(profile, profile_path, testbed.identity)
     autograd = AUTOGRAD in beside
     seconds = _predicted(job, forecasts, order.options, autograd=autograd, predict_on=goals.predict_on, profile=profile, mode=mode)
@@ -145,7 +146,8 @@ def run(
             print_then_write(False, dict, lambda: None, *_writers(document(False), metrics, out))
         raise
     finished = document(True)
-    save = None if timeline is None else lambda: training.done.timeline.save(timeline)
+    measured = training.done.timeline if training.done is not None else None
+    save = None if timeline is None or measured is None else lambda: measured.save(timeline)
     writers = (*_writers(finished, metrics, out), save, *order.writers(forecasts))
     print_then_write(as_json, finished.document, lambda: show(terminal(), *training_words.answer(finished)), *writers)
     if training.differences:
@@ -276,8 +278,11 @@ def _document(training: Repeated, predicted: Forecast, mode: str, complete: bool
 def _writers(document: TrainingRun, metrics: Path | None, out: Path | None) -> list[Callable[[], object] | None]:
     """Functions that write the metrics and the page's folder."""
 
-    def page() -> Path:
-        document.save(out / TRAINING.document)
-        return training_words.write(out, document)
+    def page(folder: Path) -> Path:
+        document.save(folder / TRAINING.document)
+        return training_words.write(folder, document)
 
-    return [None if metrics is None else lambda: document.save(metrics), None if out is None else lambda: write_page(page, out)]
+    return [
+        None if metrics is None else lambda: document.save(metrics),
+        None if out is None else lambda: write_page(partial(page, out), out),
+    ]

@@ -117,7 +117,7 @@ def rows(validation: Validation) -> list[Row]:
     """The rows of a validation, plain PyTorch first."""
     gain_of = validation.gain_over_baseline if validation.reference_step_s is None else validation.gain_over_pytorch
     strategies = [
-        Row(label, predicted_s=result.predicted_step_s, interval_s=result.predicted_interval_s, measured_s=result.measured_step_s,
+        Row(label, predicted_s=result.predicted_step_s, interval_s=result.predicted_interval_s, measured_s=result.steps_s[1],
             runs_s=result.measured_runs_s, gain=gain_of(result), predicted_speedup=result.predicted_speedup,
             measured_speedup=result.measured_speedup)
         for label, result in labelled_rows(validation) if result.ok
@@ -158,7 +158,7 @@ def speedups_figure(validation: Validation, title: str = "") -> "go.Figure":
     predicted = [row for row in drawn if row.predicted_s is not None]
     _add_points(
         figure, "predicted, 90 % interval", labels.PREDICTED, symbol="diamond", names=[row.label for row in predicted],
-        values=[(row.predicted_s, *(row.interval_s or (row.predicted_s,) * 2)) for row in predicted],
+        values=[(own_s, *(row.interval_s or (own_s, own_s))) for row in predicted if (own_s := row.predicted_s) is not None],
         heights=[drawn.index(row) - 0.12 for row in predicted],
     )  # fmt: skip
     _add_points(

@@ -263,7 +263,7 @@ def diagnosis_cells(result: ReplayResult, number: int | None = None) -> list[dic
         if part.share >= ROW_SHARE or after.get(part.part, 0.0) > ROW_SHARE * sum(after.values())
     ]
     total = {PART: "one step", "ms": units.ms(step.measured_s), "share": units.percent(1.0, False)}
-    return [*rows, total | ({"ms after the changes": units.ms(left.seconds)} if after else {})]
+    return [*rows, total | ({"ms after the changes": units.ms(left.seconds)} if left and after else {})]
 
 
 def wait_words(result: ReplayResult, number: int) -> list[str]:
@@ -290,7 +290,7 @@ def ladder_words(result: ReplayResult) -> list[str]:
     """The change with the largest gain, and what the ladder has skipped, one sentence per item."""
     sentences = []
     gains = [answer for answer in result.ladder if answer.gain_s and answer.gain_s > 0 and not answer.reason]
-    best = max(gains, key=lambda answer: answer.gain_s, default=None)
+    best = max(gains, key=lambda answer: answer.gain_s or 0.0, default=None)
     if gains and best is not gains[0]:
         sentences.append(f"What helps against that: {_gain_words(gains[0], result.gpu_period_simulated_s)}.")
     if best is not None:

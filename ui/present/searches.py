@@ -237,7 +237,7 @@ def verification_words(verified: Verification) -> list[str]:
     """How well the ranking agrees with measurements, which plan is the best, and how sure that is."""
     ran = {plan.plan: plan for plan in verified.plans if plan.measured_step_s is not None}
     lines = [f"{plan.plan} did not run ({plan.status})." for plan in verified.plans if plan.measured_step_s is None]
-    if not ran:
+    if verified.fastest is None:
         return [*lines, "No plan ran, so nothing is verified."]
     if is_busy(verified.busy_share):
         return [*lines, "The machine was too busy to verify anything."]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from simulator.engine.memory.contents import AT_LIMIT_WORDS
@@ -128,7 +129,7 @@ def _span(first: float, last: float) -> str:
 
 
 def _gains(paying: Iterable[Stretch]) -> str:
-    gains = [gain for stretch in paying for gain in (stretch.gain_first, stretch.gain_last)]
+    gains = [gain for stretch in paying for gain in (stretch.gain_first, stretch.gain_last) if gain is not None]
     low, high = units.speedup(min(gains)), units.speedup(max(gains))
     return low if low == high else f"{low} to {high}"
 
@@ -140,7 +141,8 @@ def fastest_words(outcomes: Sequence[Outcome], axes: Sequence[Axis]) -> str:
     if not winners:
         return ""
     rivals = [each for each in outcomes if each.usable and each.strategy != PYTORCH]
-    best = max((each for each in rivals if each.gain is not None), key=lambda each: each.gain.factor, default=None)
+    gains = ((own.factor, each) for each in rivals if (own := each.gain) is not None)
+    factor, best = max(gains, key=itemgetter(0), default=(0.0, None))
     if not axes:
         (winner,) = winners
         return f"{strategy_name(winner.strategy)} is predicted to be the fastest: {units.duration(winner.step_s)}{_chosen(winner, rivals)}."
@@ -148,7 +150,7 @@ def fastest_words(outcomes: Sequence[Outcome], axes: Sequence[Axis]) -> str:
     ranked = sorted(counts.items(), key=lambda item: -item[1])
     shares = ", ".join(f"{strategy_name(name)} at {count}" for name, count in ranked)
     largest = ""
-    if best is not None and best.gain.factor > 1:
+    if best is not None and factor > 1:
         where = ", ".join(place(axis.name, value) for axis, value in zip(axes, best.at, strict=True))
         largest = f" The largest gain: {strategy_name(best.strategy)} at {where}{_chosen(best, rivals)}."
     return f"The fastest of {len(winners)} points: {shares}.{largest}"
@@ -395,15 +397,17 @@ def pareto_figure(outcomes: Sequence[Outcome], axes: Sequence[Axis] = ()) -> "go
         outcomes = [_per_sample(each, names.index(BATCH)) for each in outcomes]
     front = pareto(outcomes)
     if front:
+        x, y = _ms_and_gib(front)
         figure.add_scatter(
-            x=[each.step_s * 1e3 for each in front], y=[each.peak_bytes / 2**30 for each in front], mode="lines", name="not beaten in both",
+            x=x, y=y, mode="lines", name="not beaten in both",
             line={"color": labels.GREY, "width": 1.5, "dash": "dot", "shape": "hv"}, hoverinfo="skip",
         )  # fmt: skip
     for number, name in enumerate(dict.fromkeys(each.strategy for each in outcomes)):
         own = [each for each in outcomes if each.strategy == name and each.step_s is not None and each.peak_bytes is not None]
         symbol = _SYMBOLS[number % len(_SYMBOLS)]
+        x, y = _ms_and_gib(own)
         figure.add_scatter(
-            x=[each.step_s * 1e3 for each in own], y=[each.peak_bytes / 2**30 for each in own], mode="markers",
+            x=x, y=y, mode="markers",
             name=labels.plotly_escaped(strategy_name(name)), showlegend=bool(own),
             marker={"size": 10, "color": labels.line_color(number), "symbol": [symbol if each.fits else f"{symbol}-open" for each in own]},
             hovertext=[texts[each.strategy, each.at] for each in own], hovertemplate="%{hovertext}<extra></extra>",
@@ -412,6 +416,13 @@ def pareto_figure(outcomes: Sequence[Outcome], axes: Sequence[Axis] = ()) -> "go
     figure.update_xaxes(title_text=f"{what}, ms", rangemode="tozero", gridcolor=labels.GRID, zeroline=False)
     figure.update_yaxes(title_text=LABELS[MEMORY], rangemode="tozero", gridcolor=labels.GRID, zeroline=False)
     return labels.finished(figure, f"{what.capitalize()} against {MEMORY}", drawn_px=320)
+
+
+def _ms_and_gib(outcomes: Iterable[Outcome]) -> tuple[list[float], list[float]]:
+    """The step times and the peaks of the outcomes that have both."""
+    known = [(each.step_s, each.peak_bytes) for each in outcomes]
+    both = [(step_s * 1e3, peak / 2**30) for step_s, peak in known if step_s is not None and peak is not None]
+    return [ms for ms, _ in both], [gib for _, gib in both]
 
 
 def _per_sample(each: Outcome, place: int) -> Outcome:

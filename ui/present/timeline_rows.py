@@ -340,15 +340,15 @@ def rows(timelines: Sequence[Timeline]) -> tuple[Row, ...]:
 def _row(timelines: Sequence[Timeline], device: str) -> Row:
     panels = tuple(panel_of(timeline, device) for timeline in timelines)
     highest = max(each.peak_bytes for each in panels if each is not None)
-    limit = timelines[0].limits_bytes.get(device)
-    drawn = bool(limit) and limit <= LIMIT_IN_SIGHT * highest
+    limit = timelines[0].limits_bytes.get(device, 0)
+    drawn = limit if limit <= LIMIT_IN_SIGHT * highest else 0
     headings = tuple(
         heading(timeline, each, None if drawn else limit) if each is not None else ""
         for timeline, each in zip(timelines, panels, strict=True)
     )
     unit_bytes, unit = units.memory_unit(highest)
-    top = max(highest, limit if drawn else 0) / unit_bytes * 1.1
-    return Row(panels, headings, limit if drawn else 0, unit_bytes, unit, top or 1.0)
+    top = max(highest, drawn) / unit_bytes * 1.1
+    return Row(panels, headings, drawn, unit_bytes, unit, top or 1.0)
 
 
 def panel_of(timeline: Timeline, device: str) -> Panel | None:
@@ -415,7 +415,7 @@ class Strips:
         """The entries in the header, for each timeline one per device. Strips of one device have one scale."""
         by_device = rows(timelines)
         return [
-            [self._strip(timeline, row, row.panels[number]) for row in by_device if row.panels[number] is not None]
+            [self._strip(timeline, row, panel) for row in by_device if (panel := row.panels[number]) is not None]
             for number, timeline in enumerate(timelines)
         ]
 

@@ -128,11 +128,12 @@ def accuracy_sentences(document: TrainingRun) -> list[str]:
     """A line on how often the first training reaches the target earlier than each other one, or one on each that never does."""
     if document.target is None:
         return []
-    return [_wins_words(each, document) for each in document.wins] or [_reached_words(each, document) for each in document.reached]
-
-
-def _wins_words(wins: Wins, document: TrainingRun) -> str:
     goal = f"a test accuracy of {percent_of(document.target)}"
+    won = [_wins_words(each, document, goal) for each in document.wins]
+    return won or [_reached_words(each, document, goal) for each in document.reached]
+
+
+def _wins_words(wins: Wins, document: TrainingRun, goal: str) -> str:
     rival = "plain PyTorch" if wins.rival == AUTOGRAD else wins.rival
     if not wins.seeds:
         return f"neither {wins.name} nor {rival} reaches {goal}"
@@ -142,10 +143,9 @@ def _wins_words(wins: Wins, document: TrainingRun) -> str:
     return f"{wins.name} reaches {goal} earlier than {rival}: of {units.counted(wins.seeds, 'seed')}, in {', '.join(counts)}"
 
 
-def _reached_words(reached: Reached, document: TrainingRun) -> str:
-    goal = f"a test accuracy of {percent_of(document.target)}"
+def _reached_words(reached: Reached, document: TrainingRun, goal: str) -> str:
     seed = f" with seed {reached.seed}" if len(document.reached) > 1 else ""
-    if reached.iterations is None:
+    if reached.iterations is None or reached.measured_s is None:
         return f"{reached.name} does not reach {goal}{seed}"
     predicted = f", {units.digits(reached.predicted_s)} s predicted for {document.predicted_on}" if reached.predicted_s is not None else ""
     return f"{reached.name} reaches {goal}{seed} after {reached.iterations:,} iterations, {units.digits(reached.measured_s)} s{predicted}"

@@ -233,11 +233,12 @@ def headline(validation: Validation) -> str:
     """The result in one sentence, with the step times behind it. An empty string if there is nothing to compare."""
     if validation.busy:
         return busy_line(validation.busy_share, str(validation.device.get("kind")))
-    if validation.headline_gain is None:
+    if validation.headline_gain is None or validation.fastest is None:
         return ""
     rival_s = _rival_s(validation)
-    times = f"{units.duration(validation.fastest.measured_step_s)} per step, {units.duration(rival_s)} with {_rival(validation)}"
-    return f"{short_headline(validation)}: {times}.{f' {unsteady_line(validation.swing)}' if validation.unsteady else ''}"
+    times = f"{units.duration(validation.fastest.steps_s[1])} per step, {units.duration(rival_s)} with {_rival(validation)}"
+    swing = validation.swing if validation.unsteady else None
+    return f"{short_headline(validation)}: {times}.{f' {unsteady_line(swing)}' if swing is not None else ''}"
 
 
 def unsteady_line(swing: float) -> str:
@@ -250,7 +251,7 @@ def unsteady_line(swing: float) -> str:
 
 def headlines(validations: Sequence[Validation]) -> list[str]:
     """The headlines of several validations; each begins with the model if there is more than one. That the machine was busy comes first."""
-    busiest = max((each for each in validations if each.busy), key=lambda each: each.busy_share, default=None)
+    busiest = max((each for each in validations if each.busy), key=lambda each: each.busy_share or 0.0, default=None)
     lines = [(model_name(validation.model), headline(validation)) for validation in validations if not validation.busy]
     named = [f"{model}: {line}" if len(validations) > 1 else line for model, line in lines if line]
     return [*([headline(busiest)] if busiest is not None else []), *named]

@@ -129,13 +129,13 @@ def caution(model: CostModel, profile: Path | None) -> None:
     if used is not None and used.notes:
         rest = f"; and {len(used.notes) - MOST_NOTES} more notes" if len(used.notes) > MOST_NOTES else ""
         log.warning("profile of %s: %s%s", used.identity.name, "; ".join(used.notes[:MOST_NOTES]), rest)
-    if profile is not None and used.identity.kind == "gpu":
+    if profile is not None and used is not None and used.identity.kind == "gpu":
         own_gpu = gpu_here()
         if own_gpu is None or slug(own_gpu) != slug(used.identity.gpu):
             log.warning("profile %s is of %s, this machine has %s", profile, used.identity.gpu, own_gpu or "no GPU that PyTorch can use")
-    elif profile is not None:
+    elif profile is not None and used is not None:
         warn_if_foreign(used, profile)
-    elif model.machine.name == THIS_CPU and model.profile is None:
+    elif model.machine.name == THIS_CPU and used is None:
         log.warning("this machine is not calibrated: costs are from specifications; schedcast calibrate measures them")
 
 

@@ -270,12 +270,13 @@ def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
 
 def _backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
     """If the plan lacks the forward op, it is run here for its results; see `SavedResults.recomputed`."""
-    if not binding.forms.cuda:
+    logsumexp = second_result(task)
+    if not binding.forms.cuda or logsumexp is None:
         return None
     fill = binding.arguments(task)
     store = binding.results(task)
-    saved_results = SavedResults(binding, second_result(task), FORWARD, BACKWARD)
-    merged = any(op.body.target == MERGE and any(o.value == second_result(task) for o in op.writes) for op in binding.ops)
+    saved_results = SavedResults(binding, logsumexp, FORWARD, BACKWARD)
+    merged = any(op.body.target == MERGE and any(o.value == logsumexp for o in op.writes) for op in binding.ops)
     if saved_results.received and json.loads(task.body.args)[6:7] not in ([], [0], [0.0]):
         raise SchedcastError(f"{task.name} needs the mask that attention on another device has drawn; set its dropout to 0", Code.MODEL)
     without_data: tuple | None = None  # the kernel of a merged result, and what its forward saves beyond results: nothing of the data

@@ -156,6 +156,7 @@ def scored(row: Row, kept: Kept) -> ScoredStep | str:
     """The measured step of a row with its prediction, or why there is none."""
     if kept.step is None:
         return kept.why
+    assert kept.step.interval_s is not None, "only older documents hold steps without one"
     return ScoredStep(
         file=row.file,
         row=row.number,

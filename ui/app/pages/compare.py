@@ -195,7 +195,7 @@ def progress_ui(sweep: Sweep) -> None:
 
 def outcomes_ui(sweep: Sweep) -> None:
     """Show the outcomes: what they say in words, the chart that suits the number of parameters, time against memory, and a table."""
-    axes, batch, outcomes = sweep.axes, sweep.request.batch, list(sweep.run.results)
+    axes, batch, outcomes = sweep.axes, sweep.request.stated_batch, list(sweep.run.results)
     if not outcomes:
         return
     refused = {(each.strategy, each.refusal.words): None for each in outcomes if each.refusal}

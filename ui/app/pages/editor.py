@@ -35,7 +35,7 @@ from ui.present.labels import SCHEDULE, markdown_escaped
 from ui.present.report import read_report
 from ui.request import JobRequest
 from ui.service import jobs
-from ui.service.jobs import OnBoard
+from ui.service.jobs import Answer, OnBoard
 
 #: The module of `ui.app.pages` that shows the runs.
 PAGE = "editor"
@@ -68,7 +68,7 @@ def editor_run_ui(request: JobRequest, strategy: str, order: Order, can_run: boo
         if current.of != (request, strategy, order):
             st.caption("This is the run of an earlier schedule:")
         ended_ui(current)
-        ran = compared(current.folder)
+        ran = compared(current.results)
         if ran is not None:
             validation, comparison = ran
             if validation.busy:
@@ -257,10 +257,12 @@ def editor_ui(request: JobRequest, strategy: str, started: OnBoard) -> None:
     present = jobs.in_editor(request, strategy, history.order)
     drawn = present if present.edited is not None else jobs.in_editor(request, strategy, history.last_correct)
     verdict_ui(present, history, strategy)
-    step = units.duration(drawn.edited.prediction.step_s)
+    shown = drawn.edited
+    assert shown is not None, "the last correct order has no faults"
+    step = units.duration(shown.prediction.step_s)
     heading = None if drawn is present else f"the last order that can run: predicted {step}"
     spare = spare_lanes(history.order)
-    done = timelines_canvas([drawn.edited.timeline], "editor", heading, events=("selected",), editable=True, spare=spare)
+    done = timelines_canvas([shown.timeline], "editor", heading, events=("selected",), editable=True, spare=spare)
     if done["selected"] is not None:
         picked(done["selected"]["task"])
     try:
@@ -273,7 +275,7 @@ def editor_ui(request: JobRequest, strategy: str, started: OnBoard) -> None:
     text_ui(history, add)
     editor_run_ui(request, strategy, history.order, can_run=present.edited is not None)
     own = query_of(request)
-    share_ui(command(request, "--schedule", FILE), own, downloads(history.order, drawn, strategy))
+    share_ui(command(request, "--schedule", FILE), own, downloads(history.order, shown, strategy))
 
 
 def verdict_ui(present: OnBoard, history: History, strategy: str) -> None:
@@ -293,9 +295,9 @@ def verdict_ui(present: OnBoard, history: History, strategy: str) -> None:
     box(markdown_escaped(" ".join(words)))
 
 
-def downloads(order: Order, drawn: OnBoard, strategy: str) -> list[Download]:
+def downloads(order: Order, drawn: Answer, strategy: str) -> list[Download]:
     """The order as a file for --schedule, and the picture of the timeline."""
-    name, timeline = strategy.partition(":")[0], drawn.edited.timeline
+    name, timeline = strategy.partition(":")[0], drawn.timeline
     return [
         Download("Schedule (CSV)", FILE, "text/csv", lambda: order_csv.write(order).encode()),
         timeline_svg("Timeline", f"{name}-editor", lambda: timeline),

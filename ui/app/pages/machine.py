@@ -38,13 +38,13 @@ def page() -> None:
     first, second, third, fourth = st.columns(4)
     chosen = select(first, "Machine or profile", choices["machine"], "machine")
     name = select(second, "Model", choices["model"], "model")
-    batch = number(third, "Batch size", "batch", default=32)
+    batch = number(third, "Batch size", "batch", default=32) or 1
     precision = select(fourth, "Precision", choices["precision"], "precision")
-    request = JobRequest(name, batch or 1, precision=precision, machine=chosen, strategies=("baseline",))
+    request = JobRequest(name, batch, precision=precision, machine=chosen, strategies=("baseline",))
     check_link(request)
     keep_link("machine", query_of(request))
     with st.spinner("Planning the job"):
-        model, points = machine_of_job(asked_of(replace(request, batch=min(request.batch, LARGEST_BATCH))))
+        model, points = machine_of_job(asked_of(replace(request, batch=min(batch, LARGEST_BATCH))))
     profile = model.profile
     if profile is not None:
         st.write(markdown_escaped(machines.age_words(profile)))

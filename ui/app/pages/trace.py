@@ -216,7 +216,7 @@ def summary_ui(replay: Replayed, number: int) -> None:
     """Show the replay compared with the recording: one step drawn, sentences, tables."""
     result = replay.result
     simulated = one_step(replay.replay, replay.simulated, number, "replayed")
-    recorded = one_step(replay.replay, replay.replay.recorded, number, "recorded")
+    recorded = one_step(replay.replay, replay.replay.recording, number, "recorded")
     title = f"{result.steps[number].name}: replayed {units.duration(simulated.step_s)}, recorded {units.duration(recorded.step_s)}"
     timelines_ui("replay", simulated, recorded, title=title)
     blocks_ui([Sentences(replay_words.replay_words(result), listed=False), *replay_words.details(result)], "replay details")
@@ -252,7 +252,7 @@ def answer_ui(replay: Replayed, answer: Answer, number: int) -> None:
     right.metric("Speed-up", units.speedup(what_if.speedup), help=FORMULAS["Speed-up"])
     changes_table(replay_words.answers_cells(what_if))
     changed = changes(replay.simulated, answer.timeline)
-    recorded = one_step(replay.replay, marked(replay.replay.recorded, changed), number, "recorded")
+    recorded = one_step(replay.replay, marked(replay.replay.recording, changed), number, "recorded")
     step = one_step(answer.replay, marked(answer.timeline, changed), number, "what if")
     rules = ", ".join(what_if.rules) or "no change"
     title = f"recorded {units.duration(recorded.step_s)}, with {rules} {units.duration(step.step_s)}"

@@ -80,7 +80,7 @@ def page() -> None:
     with st.sidebar:
         request = request_ui()
     keep_link("what if", query_of(request))
-    settle(request.batch)
+    settle(request.stated_batch)
     with st.spinner("Predicting", show_time=True):
         answers = jobs.predict_many(request)
     st.subheader(title(request), anchor=False)
@@ -232,7 +232,7 @@ def _change_words(earlier_s: float | None, step_s: float) -> str | None:
 
 def document(request: JobRequest, answers: Answers, machine: str) -> Predictions:
     """What the command line prints with `--json`: of one strategy, what was asked for; of several, also what they are compared with."""
-    place = Place(model=request.model, batch=request.batch, machine=machine)
+    place = Place(model=request.model, batch=request.stated_batch, machine=machine)
     told = {text: own if isinstance(own, Refusal) else own.prediction for text, own in answers.items()}
     if len(request.strategies) == 1 and not isinstance(told[request.strategies[0]], Refusal):
         told = {text: told[text] for text in request.strategies}
