@@ -8,7 +8,7 @@ import streamlit as st
 from simulator.predict.sweep import Outcome
 from ui.app.page_parts import blocks_ui
 from ui.app.state import several
-from ui.present.sweeps import side_by_side
+from ui.present.sweeps import compared
 
 #: The most jobs that are stored.
 MOST = 40
@@ -56,4 +56,4 @@ def history_ui() -> None:
         st.rerun()
     chosen = [entry for entry in kept if entry.words in pinned]
     if chosen:
-        blocks_ui(side_by_side([(entry.words, entry.outcomes) for entry in chosen]), "pinned")
+        blocks_ui(compared([(entry.words, entry.outcomes) for entry in chosen]), "pinned")

@@ -37,7 +37,7 @@ def over_two(outcomes: Sequence[Outcome], axes: tuple[Axis, Axis], strategy: str
     return [Figure(lambda: heat_figure(outcomes, axes, strategy, measure, batch), f"{measure} over {axes[0].name} and {axes[1].name}")]
 
 
-def side_by_side(jobs: Sequence[tuple[str, Sequence[Outcome]]]) -> list[Block]:
+def compared(jobs: Sequence[tuple[str, Sequence[Outcome]]]) -> list[Block]:
     """Jobs, each in words with its outcomes, one column each; why strategies were refused; and all of them in one chart."""
     named = [replace(each, strategy=f"{each.strategy}, {words}", at=()) for words, outcomes in jobs for each in outcomes]
     refused = [f"{words}: {each.strategy}: {each.refusal.words}" for words, outcomes in jobs for each in outcomes if each.refusal]
