@@ -14,6 +14,7 @@ from executors.kernels.update import torch_optimizer
 from executors.reference import Reference
 from simulator.model.job import Job
 from simulator.papers.fusion import job as paper_job
+from simulator.papers.predicting import ratio
 from traces.documents.profile import Profile
 from traces.documents.reproduction import Figure, PaperCase, Table
 from traces.process import seconds_of
@@ -45,7 +46,7 @@ def hooks_table(testbed: Testbed, profile: Profile, progress: Progress) -> Table
         measured_s = _measured(job, testbed)
         for fusion, name in LOOPS.items():
             predicted = [planned[labels[each]].timeline.step_s if labels[each] in planned else None for each in ("none", fusion)]
-            gain = predicted[0] / predicted[1] if None not in predicted else None
+            gain = ratio(*predicted)
             figures = (
                 Figure(name="step", unit="s", predicted=predicted[1]),
                 Figure(name="step, measured", unit="s", predicted=measured_s[fusion]),

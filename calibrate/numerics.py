@@ -169,7 +169,7 @@ def reference(
         trainer.checkpointed = levels if parallel is None else {f"{parallel.prefix}{name}": level for name, level in levels.items()}
     if isinstance(trainer, Hooked) and fusion != "none":
         return trainer.fuse(fusion)
-    return trainer.stale(stale) if isinstance(trainer, StaleReference) else trainer
+    return trainer.stale(stale) if stale and isinstance(trainer, StaleReference) else trainer
 
 
 def _couples(op: Op) -> bool:
@@ -419,7 +419,7 @@ def _trained(
         for number, segment in enumerate(Trained(*each) for each in segments):
             plain.lasting = segment.lasting
             if number:
-                plain.split(segment.microbatches)
+                plain.split(job.accumulate if segment.microbatches is None else segment.microbatches)
                 plain.batch_norm_parts = dict(segment.batch_norm)
                 if isinstance(plain, StaleReference):
                     plain.stale(dict(segment.stale))

@@ -6,6 +6,7 @@ From the forecasts follow the memory that a comparison needs, and how long a val
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from calibrate.numerics import STEPS
 from calibrate.operands import geometries
@@ -45,7 +46,8 @@ def validation_seconds(
     key once.
     """
     base = forecasts["baseline"]
-    unit = base.machine.host(base.plan.devices[0]).graph_iterations if base.timeline.mode == GRAPH else 1
+    host = base.machine.host(base.plan.devices[0]) if base.timeline.mode == GRAPH else None
+    unit = 1 if host is None else host.graph_iterations
     steps_s = [forecast.timeline.step_s for forecast in (*forecasts.values(), base)]
     once = STEPS + (WARM_UP + 1) + (WARM_UP + unit)
     plain_steps = STEPS + WARM_UP + rounds * testbed.plain_steps_per_round
@@ -140,7 +142,7 @@ def plan_all(
         if isinstance(predicted, Refusal):
             if predicted.code is Code.FILE:  # the user named the file: this is a mistake of the request
                 raise predicted.error
-            refused[label] = own.refusal(label)
+            refused[label] = own.refusal(label) or predicted
         elif predicted.fits:
             forecasts[label] = predicted
         else:
@@ -150,9 +152,9 @@ def plan_all(
 
 def skipped_row(strategy: str, options: Mapping[str, object], why: str) -> ValidationResult:
     """The row of a strategy that did not run."""
-    fields = {"strategy": strategy, "options": dict(options), "measured_runs_s": (), "semantics": {}, "status": f"skipped: {why}"}
-    unknown = [name for name, field in ValidationResult.model_fields.items() if field.is_required()]
-    return ValidationResult(**dict.fromkeys(unknown) | fields)
+    fields: dict[str, Any] = dict.fromkeys(name for name, field in ValidationResult.model_fields.items() if field.is_required())
+    fields |= {"strategy": strategy, "options": dict(options), "measured_runs_s": (), "semantics": {}, "status": f"skipped: {why}"}
+    return ValidationResult(**fields)
 
 
 def does_not_fit(predicted: Forecast, instead: Fitting) -> Refusal:

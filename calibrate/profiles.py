@@ -103,8 +103,8 @@ def _costs_for(job: Job, profile: Path | None, machine: str | None, placement: P
     """The cost model, with its machine as it is."""
     if profile is not None and machine is not None:
         raise SchedcastError(f"--profile {profile} and --machine {machine} both name a machine; choose one of the two")
-    if profile is None and machine is None:
-        machine = THIS_CPU if placement.device == "cpu" else THIS_GPU
+    named = machine if machine is not None else THIS_CPU if placement.device == "cpu" else THIS_GPU
+    measured: Profile | None
     if profile is not None:
         measured = Profile.load(profile)
         if measured.identity.kind == "gpu":
@@ -112,18 +112,18 @@ def _costs_for(job: Job, profile: Path | None, machine: str | None, placement: P
             chosen = _gpu(measured, placement, measured.identity.name)
         else:
             chosen = _cpu(measured, placement)
-    elif machine == THIS_GPU:
+    elif named == THIS_GPU:
         measured = own_gpu_profile(None if job.precision == DEFAULT else job.precision == "tf32")
         if measured is None:
             raise SchedcastError(_no_gpu_profile(job.precision))
         chosen = _gpu(measured, placement)
-    elif machine == THIS_CPU:
+    elif named == THIS_CPU:
         measured = own_profile()
         chosen = _cpu(measured, placement)
     else:
         limit = placement.memory_limit_bytes
         return preset_target(
-            job, machine, placement.devices, link=placement.link, limit_bytes=limit, partitions=placement.partitions, host=placement.host
+            job, named, placement.devices, link=placement.link, limit_bytes=limit, partitions=placement.partitions, host=placement.host
         ).costs
     if placement.host != PYTORCH:
         raise SchedcastError(f"--host {placement.host} issues the tasks of a named machine's GPUs; add --machine NAME")

@@ -71,6 +71,7 @@ def _disturbed(busy_share: float | None) -> str:
 def _opened(precision: str, device: str, look: Look) -> tuple[Testbed, Profile, Path | None]:
     """A testbed whose machine is measured, its profile, and where to store that (None: nowhere)."""
     testbed = testbed_for(Placement(device), precision)
+    path: Path | None
     profile, path = open_profile(None, True, testbed.identity)
     if warn_if_foreign(profile, path, testbed.identity):
         profile, path = Profile(identity=testbed.identity), None  # figures of two machines are never mixed in one profile

@@ -42,6 +42,13 @@ class Candidate:
     steps_s: list[list[float]] = field(default_factory=list)
     chunks: list[list[Measured]] = field(default_factory=list)
 
+    @property
+    def checked(self) -> Numerics:
+        """`numerics`. Raises ValueError for a strategy whose numbers were not compared."""
+        if self.numerics is None:
+            raise ValueError(f"the numbers of {self.plan.strategy} were not compared")
+        return self.numerics
+
     def run(self, steps: int) -> None:
         """Run a chunk of steps. Its first step does not count, since it starts with other programs' data in the caches."""
         chunk = sample(self.program, steps)

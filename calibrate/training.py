@@ -172,11 +172,13 @@ class Training:
         At the end, all learners have completed them. Only then does a pipeline drain: accuracy is measured with what it has learned so far.
         """
         names = list(self.learners)
-        accuracy = Accuracy(self.job, self.batches, self.testbed.backend.torch_device) if self.evaluate_every else None
+        accuracy = None
+        if self.evaluate_every and self.batches is not None:
+            accuracy = Accuracy(self.job, self.batches, self.testbed.backend.torch_device)
         self._evaluate(accuracy, 0)
         done, count = 0, self._turn_length(FIRST, self._next_stop(0, steps))
         while done < steps:
-            feeds = None if self.batches is None else [self._feeds(done + i) for i in range(count)]
+            feeds = None if self.batches is None else [self._feeds(self.batches, done + i) for i in range(count)]
             for place in range(len(names)):
                 name = names[(place + done) % len(names)]
                 progress(done * len(names) + place * count, steps * len(names), name)
@@ -196,7 +198,9 @@ class Training:
         return min(steps, (done // self.evaluate_every + 1) * self.evaluate_every) if self.evaluate_every else steps
 
     def _evaluate(self, accuracy: Accuracy | None, iteration: int) -> None:
-        for name, learner in self.learners.items() if accuracy is not None else ():
+        if accuracy is None:
+            return
+        for name, learner in self.learners.items():
             learner.copy_current(accuracy.tensors)
             self.evaluations.setdefault(name, []).append(accuracy.evaluation(iteration))
 
@@ -209,8 +213,8 @@ class Training:
             if not numerics.equal(self.job.precision)
         ]
 
-    def _feeds(self, iteration: int) -> Feeds:
-        inputs, target = self.batches[iteration]
+    def _feeds(self, batches: Batches, iteration: int) -> Feeds:
+        inputs, target = batches[iteration]
         return replace(self.built, inputs=inputs, keywords={}, target=target).named_inputs()
 
     def _turn_length(self, count: int, left: int) -> int:
@@ -302,7 +306,7 @@ class Repeated:
     def train(self, steps: int, timeline: bool = False, progress: Progress = no_progress) -> None:
         """Train `steps` iterations with every seed. `timeline`: measure one of the first plan, with the first seed."""
         for number in range(self.seeds):
-            if number:
+            if number or self._training is None:
                 self._training = self._begun(number)
             for _ in self._training.turns(steps, self._shifted(progress, number)):
                 if not number:

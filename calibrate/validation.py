@@ -65,11 +65,11 @@ def strategy_row(candidate: Candidate, predicted: Forecast, against: Against) ->
         update={
             "against_pytorch": over_plain.value,
             "against_pytorch_interval": over_plain.interval,
-            "max_grad_error": _finite(candidate.numerics.max_grad_error),
-            "max_param_error": _finite(candidate.numerics.max_param_error),
-            "reference_grad_error": _finite(candidate.numerics.reference_grad_error),
-            "reference_param_error": _finite(candidate.numerics.reference_param_error),
-            "first_step_error": _finite(candidate.numerics.first_error),
+            "max_grad_error": _finite(candidate.checked.max_grad_error),
+            "max_param_error": _finite(candidate.checked.max_param_error),
+            "reference_grad_error": _finite(candidate.checked.reference_grad_error),
+            "reference_param_error": _finite(candidate.checked.reference_param_error),
+            "first_step_error": _finite(candidate.checked.first_error),
             "predicted_peak_bytes": max(peak_bytes.values()),
             "measured_peak_bytes": max(candidate.peak_bytes.values(), default=None),
             "predicted_peak_bytes_by_device": peak_bytes,
@@ -80,7 +80,7 @@ def strategy_row(candidate: Candidate, predicted: Forecast, against: Against) ->
 
 def loop_row(predicted: Forecast, against: Against) -> ValidationResult:
     """The row of plain PyTorch. Nothing measures its memory. Its numbers are compared with those of a second run of it."""
-    numerics = against.base.numerics
+    numerics = against.base.checked
     return _loop_row(predicted, against.times.plain_s, against).model_copy(
         update={
             "against_pytorch": 1.0,
@@ -273,7 +273,7 @@ def validate(
     document = _document(
         job, testbed, drift, aa_spread=aa_spread, plain_s=plain_s, rows=[*rows, *skipped], plain=plain_row, parallel=parallel_rows.values()
     ).model_copy(update={"busy_share": times.busy_share, "comparisons": len(candidates)})
-    same_numbers = all(c.numerics.equal(job.precision) for c in candidates.values())
+    same_numbers = all(c.checked.equal(job.precision) for c in candidates.values())
     steps_s = {label: candidate.by_round(times.counted) for label, candidate in candidates.items()}
     return Outcome(document, comparisons, forecasts, same_numbers, times.disturbed, steps_s)
 
@@ -344,8 +344,8 @@ def _compare(
             times, predicted = candidate.typical_times(against.times.counted), forecasts[label].timeline
             measured = timeline_of(candidate.plan, times, row.measured_runs_s, predicted.mode, candidate.peak_bytes)
             switches = len(candidate.plan.segments) > 1  # then no one step is recorded: the timeline shows the switch
-            recorded_s = row.measured_step_s if switches else step_without_reference_s(times)
-            parts = measured_waterfall(forecasts[label].parts, measured, row.measured_step_s, recorded_s)
+            recorded_s = row.steps_s[1] if switches else step_without_reference_s(times)
+            parts = measured_waterfall(forecasts[label].parts, measured, row.steps_s[1], recorded_s)
             row = row.model_copy(update={"tracing_overhead": candidate.program.tracing_overhead, "waterfall": parts})
             comparisons[label] = Comparison(predicted, measured, row)
         rows.append(row)

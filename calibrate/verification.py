@@ -132,23 +132,25 @@ def judged(
     rows: Sequence[VerifiedPlan], aa_spread: float | None, steps_s: Rounds | None = None, busy_share: float | None = None
 ) -> Verification:
     """The verdict on a ranking, from its rows. `steps_s`: the measured step times by plan and round, in rounds in which all plans ran."""
-    ran = [row for row in rows if row.measured_step_s is not None and row.recalibrated_step_s is not None]
-    measured_s = {row.plan: row.measured_step_s for row in ran}
-    predicted = min(ran, key=lambda row: row.predicted_step_s, default=None)
-    chosen = min(ran, key=lambda row: row.recalibrated_step_s, default=None)
-    fastest = min(measured_s, key=measured_s.get, default=None)
-    rounds = {plan: (steps_s or {}).get(plan, [[measured_s[plan]]]) for plan in measured_s}
+    predicted_s, recalibrated_s, measured_s = {}, {}, {}
+    for row in rows:
+        if row.measured_step_s is not None and row.recalibrated_step_s is not None:
+            predicted_s[row.plan], recalibrated_s[row.plan] = row.predicted_step_s, row.recalibrated_step_s
+            measured_s[row.plan] = row.measured_step_s
+    predicted, chosen, fastest = (min(own, key=own.__getitem__, default=None) for own in (predicted_s, recalibrated_s, measured_s))
+    rounds: Rounds = {plan: (steps_s or {}).get(plan, [[measured_s[plan]]]) for plan in measured_s}
+    pairs = math.comb(len(rounds), 2)
     return Verification(
         plans=tuple(
-            row if row.plan not in rounds else _against(row, rounds[fastest], rounds[row.plan], aa_spread, math.comb(len(rounds), 2))
+            _against(row, rounds[fastest], rounds[row.plan], aa_spread, pairs) if fastest is not None and row.plan in rounds else row
             for row in rows
         ),
-        tau=_tau({row.plan: row.predicted_step_s for row in ran}, measured_s),
-        recalibrated_tau=_tau({row.plan: row.recalibrated_step_s for row in ran}, measured_s),
-        predicted=predicted.plan if predicted is not None else None,
-        chosen=chosen.plan if chosen is not None else None,
+        tau=_tau(predicted_s, measured_s),
+        recalibrated_tau=_tau(recalibrated_s, measured_s),
+        predicted=predicted,
+        chosen=chosen,
         fastest=fastest,
-        regret=measured_s[chosen.plan] / measured_s[fastest] - 1 if chosen is not None else None,
+        regret=measured_s[chosen] / measured_s[fastest] - 1 if chosen is not None and fastest is not None else None,
         held_out_regret=held_out_regret(rounds),
         aa_spread=aa_spread,
         busy_share=busy_share,
@@ -173,7 +175,7 @@ def held_out_regret(rounds: Rounds) -> float | None:
     if len(rounds) < 2 or count < 2:
         return None
     halves = [{plan: median(chain(*steps[half::2])) for plan, steps in rounds.items()} for half in (0, 1)]
-    return fmean(judge[min(choose, key=choose.get)] / min(judge.values()) - 1 for choose, judge in (halves, halves[::-1]))
+    return fmean(judge[min(choose, key=choose.__getitem__)] / min(judge.values()) - 1 for choose, judge in (halves, halves[::-1]))
 
 
 def _tau(predicted_s: Mapping[str, float], measured_s: Mapping[str, float]) -> float | None:

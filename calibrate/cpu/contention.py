@@ -186,6 +186,7 @@ class InterferenceRounds:
         """Fit the profile's multipliers again, with what the given rounds measured in place of older measurements of the same pairs."""
         rounds = [TIMES * number + again for number in rounds for again in range(TIMES)]
         model, sampler = self._model, self._sampler
+        assert model.profile is not None, "`for_plans` makes it of one"
         store_samples(sampler.samples, sampler.failures, model.profile, [1])
         old = Contention() if profile.contention.disturbed else profile.contention
         earlier = [run for run in old.co_runs if (run.group, run.beside) not in self._pairs]

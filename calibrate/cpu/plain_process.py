@@ -63,15 +63,14 @@ class PlainProcess:
 
     def ask(self, name: str, *arguments: object) -> Any:
         """The answer of `PlainServer` to a request. Raises SchedcastError if it cannot answer, or ends."""
-        if self._process is None:
-            self._start()
+        process = self._process or self._start()
         try:
-            os.kill(self._process.pid, signal.SIGCONT)
+            os.kill(process.pid, signal.SIGCONT)
             self._channel.send_bytes(pickle.dumps((name, arguments)))
             answered, answer = pickle.loads(self._channel.recv_bytes())
-            os.kill(self._process.pid, signal.SIGSTOP)
+            os.kill(process.pid, signal.SIGSTOP)
         except (EOFError, ConnectionError, ProcessLookupError) as error:
-            why = self._last_words()
+            why = self._last_words(process)
             self.close()
             raise SchedcastError(
                 f"the process that runs plain PyTorch ended{why}; is there enough memory for two copies of the model?"
@@ -83,18 +82,19 @@ class PlainProcess:
             raise SchedcastError(answer)
         return answer
 
-    def _start(self) -> None:
+    def _start(self) -> subprocess.Popen:
         command = [sys.executable, "-P", "-c", _PROGRAM, json.dumps([str(IMPORT_ROOT), sys.path])]
         with interrupts_delayed(), ExitStack() as failed:
             self._errors = failed.enter_context(tempfile.TemporaryFile())
             self._channel, theirs = map(failed.enter_context, Pipe())
             try:
-                self._process = launch(command, user_environment(alone=self._alone), theirs.fileno(), self._errors)
+                process = launch(command, user_environment(alone=self._alone), theirs.fileno(), self._errors)
             except OSError as error:
                 raise SchedcastError(f"the process that runs plain PyTorch cannot be started: {error}") from error
             theirs.close()
             failed.pop_all()
-            self._end = weakref.finalize(self, _end, self._process, self._channel, self._errors)
+            self._process, self._end = process, weakref.finalize(self, _end, process, self._channel, self._errors)
+        return process
 
     def close(self) -> None:
         """End the process. The next request starts another one."""
@@ -102,9 +102,9 @@ class PlainProcess:
             self._end()
             self._process = None
 
-    def _last_words(self) -> str:
+    def _last_words(self, process: subprocess.Popen) -> str:
         """How the process ended, according to its status and its last line."""
-        status = self._process.wait()
+        status = process.wait()
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _TAIL))
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         how = f" by signal {-status}" if status < 0 else f" with status {status}"

@@ -147,7 +147,9 @@ def _joined(loop: str) -> "Parallel":
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
         store, rank, world = next(dist.rendezvous("env://"))
         dist.init_process_group("gloo", store=dist.PrefixStore("loops", store), rank=rank, world_size=world, timeout=TIMEOUT)
-    return Parallel(loop, dist.group.WORLD)
+    everybody = dist.group.WORLD
+    assert everybody is not None, "it has been made"
+    return Parallel(loop, everybody)
 
 
 def serve() -> None:

@@ -16,6 +16,7 @@ from calibrate.samples import store_samples
 from calibrate.testbed import Progress, Testbed, no_progress
 from executors.cpu.backend import CpuBackend
 from executors.cpu.cores import available_cores
+from executors.run import Backend
 from simulator.machine import this_cpu as machines
 from simulator.machine.machine import Machine
 from simulator.machine.this_cpu import ALIAS_LINK
@@ -68,6 +69,7 @@ class CpuTestbed(Testbed):
     """
 
     mode = "eager"
+    backend: Backend
     units_per_round = 3
     round_s = math.inf  # the machine's speed changes, so every sample counts
     plain_steps_per_round = 5
@@ -76,7 +78,7 @@ class CpuTestbed(Testbed):
     def __init__(self, devices: int = 1, link: str = ALIAS_LINK):
         """`devices` is the number of core groups, which are joined by `link` (see `simulator.machine.this_cpu`)."""
         self.identity, self._devices, self._link = cpu_identity(), devices, link
-        self._sampler: KeySampler | None = None
+        self._sampler: KeySampler  # once it is open
         self._loop_sampler: KeySampler | None = None
         self._plain, self._training = PlainProcess(), PlainProcess()
 

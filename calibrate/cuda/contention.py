@@ -172,6 +172,8 @@ def learn_contention(driver: Driver, profile: Profile, precision: str, sizes: Si
 def _costs(profile: Profile, precision: str, sizes: Sizes, geometry: dict[str, tuple[int, int]], pair: PairTimes) -> list[tuple[str, Cost]]:
     """Group and cost of the two kernels of a pair, from their times alone."""
     size, peak = dtype_of(precision).itemsize, figure(profile.peak_flops, precision)
+    bandwidth = profile.bandwidth_bytes_per_s
+    assert bandwidth is not None, "rates are measured before interference"
     work = {
         "gemm": (COMPUTE, 2.0 * sizes.gemm**3, 3.0 * size * sizes.gemm**2),
         "small gemm": (COMPUTE, 2.0 * sizes.small_gemm**3, 3.0 * size * sizes.small_gemm**2),
@@ -182,7 +184,7 @@ def _costs(profile: Profile, precision: str, sizes: Sizes, geometry: dict[str, t
         group, flops, moved = work[name]
         kernel_s = seconds / count
         compute = min(1.0, flops / (peak * kernel_s))
-        memory = min(1.0, moved / (profile.bandwidth_bytes_per_s * kernel_s))
+        memory = min(1.0, moved / (bandwidth * kernel_s))
         grid, blocks = geometry[name]
         costs.append((group, Cost(name, kernel_s, kernel_s, grid=grid, blocks_per_sm=blocks, compute_share=compute, memory_share=memory)))
     return costs
@@ -203,10 +205,10 @@ def _geometries(driver: Driver, sizes: Sequence[Sizes], precision: str, effort: 
     geometries: list[dict[str, tuple[int, int]]] = [{} for _ in sizes]
     for position, (i, name, issue) in enumerate(kernels):
         if profiled is not None:
-            geometry = longest(profiled[position], driver.facts)
+            grid, blocks = longest(profiled[position], driver.facts) or (None, None)
         else:
-            geometry = partition_geometry.measure(issue, effort.copies(bench.slope_s(repeated(issue), effort.fewest_copies)))[:2]
-        geometries[i][name] = geometry if geometry and geometry[0] else (driver.facts.sms, 1)
+            grid, blocks = partition_geometry.measure(issue, effort.copies(bench.slope_s(repeated(issue), effort.fewest_copies)))[:2]
+        geometries[i][name] = (grid, blocks) if grid and blocks is not None else (driver.facts.sms, 1)
     return geometries
 
 

@@ -246,7 +246,7 @@ def calibrate_gpu(
     """
     end_s = float("inf") if deadline_s is None else driver.now_s() + deadline_s
     begun = save_to.with_name(f".{save_to.name}.key") if save_to is not None else None
-    if begun is not None and begun.exists():
+    if save_to is not None and begun is not None and begun.exists():
         profile.failures[begun.read_text()] = f"{BROKEN}: its process died"
         profile.save(save_to)
         begun.unlink()

@@ -23,6 +23,7 @@ from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import STALLED, Driver, GpuStalledError, Stream
 from executors.cuda.partitions import runnable_mode
 from executors.reference import Reference
+from executors.run import Backend
 from executors.tensors import module_tensors
 from simulator.engine.costs.contention import concurrent_pairs, precisions
 from simulator.engine.costs.model import CostModel
@@ -119,6 +120,7 @@ class GpuTestbed(Testbed):
     Keys are measured before the rounds of a validation, since the clocks are steady; what is not steady is flagged.
     """
 
+    backend: Backend
     units_per_round = 6
     round_s = 0.3  # two runs of a program differ by less than 0.5 % on an H100
     plain_steps_per_round = 6

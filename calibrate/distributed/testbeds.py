@@ -79,7 +79,7 @@ class CpuGroupTestbed(CpuTestbed):
         """Warns if processes share cores, which no prediction takes into account."""
         super().__init__(channel.ranks.world)
         self._channel, self._loops = channel, RankLoops()
-        self._collectives: CollectiveSampler | None = None
+        self._collectives: CollectiveSampler  # once it is open
         cores = len(available_cores())
         if channel.ranks.local_world > cores:
             log.warning("%d processes share %d cores; predictions assume one core per process", channel.ranks.local_world, cores)

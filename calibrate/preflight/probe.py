@@ -93,11 +93,24 @@ class Context:
         keep_samples: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.driver, self.scale, self.folder, self.keep_samples, self.clock = driver, scale or Scale(), folder, keep_samples, clock
+        self._driver, self.scale, self.folder, self.keep_samples, self.clock = driver, scale or Scale(), folder, keep_samples, clock
         self.end_s, self.reserve_s = float("inf"), 0.0
         self.show: Progress = no_progress
         self.notes: list[str] = []
         self.begin("")
+
+    @property
+    def driver(self) -> Driver:
+        """The GPU's driver. Raises ValueError without one."""
+        if self._driver is None:
+            raise ValueError("nothing can be measured without a GPU's driver")
+        return self._driver
+
+    def path(self, file: str) -> Path:
+        """The path of a file in the folder. Raises ValueError without a folder."""
+        if self.folder is None:
+            raise ValueError(f"there is no folder for {file}")
+        return self.folder / file
 
     def begin(self, name: str) -> None:
         """Forget the findings, since the probe `name` begins."""
@@ -136,7 +149,7 @@ class Context:
 
     @cached_property
     def record(self) -> DeviceRecord:
-        return DeviceRecord.read(getattr(self.driver, "uuid", ""))
+        return DeviceRecord.read(getattr(self._driver, "uuid", ""))
 
     @cached_property
     def identities(self) -> dict[bool, Identity]:
@@ -150,7 +163,7 @@ class Context:
 
     def profile_path(self, tf32: bool) -> Path:
         """The path of the profile, as the package expects it in a GPU's folder."""
-        return self.folder / FILES[tf32]
+        return self.path(FILES[tf32])
 
     def about(self, partitions: int = 1) -> dict[str, object]:
         """The GPU, whole or in partitions, as documents describe it."""

@@ -66,11 +66,11 @@ class _Starter:
         # A separate group, since Ctrl-C would reach it twice.
         more: dict[str, Any] = {"stdout": out, "stderr": err, "process_group": 0}
         while self._forks:
-            new = self._server is None
-            if new:
-                self._server = ForkServer(_COMMAND, {**importing_environment(), "OPENBLAS_NUM_THREADS": "1"}, **more)
+            server, new = self._server, self._server is None
+            if server is None:
+                server = self._server = ForkServer(_COMMAND, {**importing_environment(), "OPENBLAS_NUM_THREADS": "1"}, **more)
             try:
-                return Forked(self._server, request, environment, Path.cwd(), files)
+                return Forked(server, request, environment, Path.cwd(), files)
             except OSError:  # it has died meanwhile, or must not fork
                 self.close()
                 self._forks = not new
@@ -145,7 +145,8 @@ class Processes:
                 return _taken(answer, f"ended with {self._ended()}")
             return _unanswered("failed", f"its process ended with {self._ended()}{_last_words(log)}", figures) | {"usable": False}
         except BaseException:
-            self._process.send_signal(signal.SIGINT)  # it saves what it has
+            if self._process is not None:
+                self._process.send_signal(signal.SIGINT)  # it saves what it has
             self.close(_STOPPING_S)
             raise
         answer.unlink(missing_ok=True)
@@ -195,7 +196,7 @@ class Processes:
     def _ended(self) -> str:
         process = self._process
         self.close(5.0)
-        if process.returncode is None:
+        if process is None or process.returncode is None:
             return "no exit status: it does not end"
         return signal.Signals(-process.returncode).name if process.returncode < 0 else f"exit status {process.returncode}"
 
@@ -421,8 +422,8 @@ class Runner:
             elif record is not None and record.measured:
                 result = {}
             if result is not None or (record is not None and record.status == "failed"):
-                known = record is not None and (record.measured or result is None)
-                fields = record.model_dump(exclude={"name", "title", "priority", "file"}) if known else {}
+                known = record if record is not None and (record.measured or result is None) else None
+                fields = known.model_dump(exclude={"name", "title", "priority", "file"}) if known is not None else {}
                 self.records[probe.name] = _record(probe, **(fields if result is None else {**fields, "status": "skipped", **result}))
             if probe.name in self.only or (not self.only and result is None and self._wanted(probe)):
                 todo.append(probe)
@@ -437,8 +438,9 @@ class Runner:
     def _ratio(self, kind: str) -> float:
         """Median ratio of the time that probes of a kind took to the time estimated; 1 if none was measured."""
         estimates = {probe.name: probe.estimate_s for probe in self.probes if probe.kind == kind}
-        done = [r for r in self.records.values() if r.measured and r.name in estimates and r.seconds is not None]
-        return min(20.0, max(0.05, statistics.median(r.seconds / estimates[r.name] for r in done))) if done else 1.0
+        done = [r for r in self.records.values() if r.measured and r.name in estimates]
+        ratios = [r.seconds / estimates[r.name] for r in done if r.seconds is not None]
+        return min(20.0, max(0.05, statistics.median(ratios))) if ratios else 1.0
 
 
 def _record(probe: Probe, **fields: Any) -> PartRecord:

@@ -151,7 +151,7 @@ def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
     scans = [
         case for steps, batch in SEQUENCES for case in each((Target(RECURRENT, batch),), SCANS, "scans", optimizer="adam", image_size=steps)
     ]
-    short, long = ([case for case in scans if (case.image_size > LONG) == late] for late in (False, True))
+    short, long = ([case for case in scans if ((case.image_size or 0) > LONG) == late] for late in (False, True))
     divided = [
         case
         for chosen, variant in ((DATA_PARALLEL, "parts"), (PIPELINES, "stages"))
@@ -239,7 +239,7 @@ def _validate(case: Case, context: Context) -> str:
         validation = _one_by_one(case, context)
     if not validation.ran:
         raise SchedcastError(validation.results[0].status.removeprefix("skipped: "))
-    validation.save(context.folder / case.file)
+    validation.save(context.path(case.file))
     flags += [note[:200] for note in context.profiles[case.tf32].notes if note not in notes]
     context.same_numbers = _same_numbers(validation)
     return ""
@@ -282,7 +282,7 @@ def _earlier_validation(case: Case, context: Context) -> dict[str, Any] | None:
     if _earlier_machine(case.tf32, context) is None:
         return None
     try:
-        validation = Validation.load(context.folder / case.file)
+        validation = Validation.load(context.path(case.file))
     except UnusableFileError:
         return None
     device, target = context.about(case.partitions), case.target

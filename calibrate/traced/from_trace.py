@@ -159,7 +159,7 @@ def _gpu(recording: Recording, job: Job) -> tuple[Profile, GpuFacts]:
     seconds: dict[int, float] = {}
     for work in recording.works:
         seconds[work.device] = seconds.get(work.device, 0.0) + work.duration_s
-    properties = recording.operators.properties.get(max(seconds, key=seconds.get), {})
+    properties = recording.operators.properties.get(max(seconds, key=seconds.__getitem__), {})
     name, sms = properties.get("name"), _number(properties, "numSms")
     if not isinstance(name, str) or not name or not sms:
         raise SchedcastError(

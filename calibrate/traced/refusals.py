@@ -131,8 +131,8 @@ def _check_parameters(run: RecordedRun, job: Job, iterations: int, words: str) -
     graph: TrainingGraph = job.graph()
     expected = Counter(graph.values[name].shape for name in graph.parameters)
     recorded: Counter = Counter()
-    nodes = [operator for operator in run.operators.all if operator.name.endswith("AccumulateGrad") and operator.shapes]
-    recorded.update(operator.shapes[0] for operator in nodes if operator.shapes[0])
+    shapes = [operator.shapes for operator in run.operators.all if operator.name.endswith("AccumulateGrad") and operator.shapes]
+    recorded.update(own[0] for own in shapes if own[0])
     if not recorded:
         return
     backwards = max(1, iterations * job.accumulate)
@@ -165,6 +165,6 @@ def _plan_share(steps: Steps, model: CostModel) -> float:
 
 def _first_shapes(steps: Steps) -> list[str]:
     """The shape that the first op with tensors takes, as recorded and as the plan has it."""
-    index, op = next(((index, op) for step in steps.complete for index, op in step.pairs if op.shapes), (None, None))
-    planned = [o.shape for o in steps.plan.tasks[index].inputs if o.shape] if op else []
-    return [f"[{', '.join(map(str, shapes[0]))}]" if shapes else "no tensor" for shapes in (op.shapes if op else (), planned)]
+    first = next(((index, op) for step in steps.complete for index, op in step.pairs if op.shapes), None)
+    planned = [o.shape for o in steps.plan.tasks[first[0]].inputs if o.shape] if first else []
+    return [f"[{', '.join(map(str, shapes[0]))}]" if shapes else "no tensor" for shapes in (first[1].shapes if first else (), planned)]
