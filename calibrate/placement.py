@@ -12,7 +12,7 @@ from traces.units import read_integer
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a job runs.
+    """Where a job runs. Raises SchedcastError for a device, link or mode that does not exist, and for numbers out of range.
 
     `devices` is the number of GPUs, or of groups of CPU cores (None: all that a named machine has, or one). `link` joins groups of CPU
     cores, as in `simulator.machine.this_cpu`. `memory_limit_gb` limits each memory (None: its real size). `ranks` says which of several
@@ -34,6 +34,25 @@ class Placement:
     scale: Scale = AS_IT_IS
     host: str = PYTORCH
 
+    def __post_init__(self) -> None:
+        link_bytes_per_s(self.link)
+        if self.mode not in ("eager", "graph"):
+            raise UnknownNameError("mode", self.mode, ("eager", "graph"))
+        name, colon, number = self.device.partition(":")
+        if self.device != "cpu" and (name != "cuda" or (colon and read_integer(number, 0) is None)):
+            raise UnknownNameError("device", self.device, ("cpu", "cuda", "cuda:N"))
+        if self.devices is not None and self.devices < 1:
+            raise SchedcastError(f"--devices is {self.devices}; expected at least 1")
+        if self.partition is not None and self.partition < 1:
+            raise SchedcastError(f"--partition is {self.partition}; expected at least 1")
+        if self.partitions > 1 and self.devices not in (None, 1):
+            raise SchedcastError(
+                f"--partition {self.partition} splits one GPU, and --devices {self.devices} are several; choose one of the two"
+            )
+        limit = self.memory_limit_gb
+        if limit is not None and not 0 < limit < float("inf"):
+            raise SchedcastError(f"--memory-limit is {limit} GB; expected a number above 0, such as 16")
+
     @property
     def partitions(self) -> int:
         """The number of partitions of the GPU; 1 if it is whole."""
@@ -54,7 +73,7 @@ class Placement:
     ) -> "Placement":
         """The placement that the command line asks for. Under torchrun, the number of processes is the number of devices.
 
-        Raises SchedcastError if the options contradict torchrun.
+        Raises SchedcastError as a placement does, and if the options contradict torchrun.
         """
         ranks = launched()
         if ranks is None:
@@ -72,28 +91,6 @@ class Placement:
 
 #: One device: this CPU.
 DEFAULT_PLACEMENT = Placement()
-
-
-def check_names(placement: Placement) -> None:
-    """Raise SchedcastError for a device, link or mode that does not exist, and for numbers out of range."""
-    device, devices, mode = placement.device, placement.devices, placement.mode
-    link_bytes_per_s(placement.link)
-    if mode not in ("eager", "graph"):
-        raise UnknownNameError("mode", mode, ("eager", "graph"))
-    name, colon, number = device.partition(":")
-    if device != "cpu" and (name != "cuda" or (colon and read_integer(number, 0) is None)):
-        raise UnknownNameError("device", device, ("cpu", "cuda", "cuda:N"))
-    if devices is not None and devices < 1:
-        raise SchedcastError(f"--devices is {devices}; expected at least 1")
-    if placement.partition is not None and placement.partition < 1:
-        raise SchedcastError(f"--partition is {placement.partition}; expected at least 1")
-    if placement.partitions > 1 and devices not in (None, 1):
-        raise SchedcastError(
-            f"--partition {placement.partition} splits one GPU, and --devices {devices} are several; choose one of the two"
-        )
-    limit = placement.memory_limit_gb
-    if limit is not None and not 0 < limit < float("inf"):
-        raise SchedcastError(f"--memory-limit is {limit} GB; expected a number above 0, such as 16")
 
 
 def check_one_gpu(placement: Placement, why: str) -> None:

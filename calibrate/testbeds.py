@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from calibrate.cpu.monitor import CpuMonitor
 from calibrate.cpu.testbed import CpuTestbed
-from calibrate.placement import Placement, check_names, check_one_gpu
+from calibrate.placement import Placement, check_one_gpu
 from calibrate.testbed import Monitor, Progress, Testbed, no_progress
 from traces.documents.verdict import is_busy
 from traces.errors import SchedcastError
@@ -42,13 +42,30 @@ def wait_until_quiet(
 
 def testbed_for(placement: Placement, precision: str) -> Testbed:
     """The testbed for `placement`. Raises SchedcastError for what this machine or version cannot run."""
-    check_names(placement)
-    testbed = _cpu_testbed(placement, precision) if placement.device == "cpu" else _gpu_testbed(placement, precision)
+    if placement.device == "cpu" and placement.ranks is None:
+        return cpu_testbed(placement, precision)
+    testbed = _cpu_group_testbed(placement, precision) if placement.device == "cpu" else _gpu_testbed(placement, precision)
     testbed.memory_limit_bytes = placement.memory_limit_bytes
     return testbed
 
 
-def _cpu_testbed(placement: Placement, precision: str) -> Testbed:
+def cpu_testbed(placement: Placement, precision: str) -> CpuTestbed:
+    """The testbed of this CPU for a single process. Raises SchedcastError for what a CPU cannot run."""
+    _check_cpu(placement, precision)
+    testbed = CpuTestbed(placement.devices or 1, placement.link)
+    testbed.memory_limit_bytes = placement.memory_limit_bytes
+    return testbed
+
+
+def _cpu_group_testbed(placement: Placement, precision: str) -> Testbed:
+    from calibrate.distributed.testbeds import CpuGroupTestbed
+    from executors.distributed.control import open_channel
+
+    _check_cpu(placement, precision)
+    return CpuGroupTestbed(open_channel(placement.ranks))
+
+
+def _check_cpu(placement: Placement, precision: str) -> None:
     if placement.partitions > 1:
         raise SchedcastError(
             f"--partition {placement.partition} splits a GPU; add --device cuda, or use --devices {placement.partition} for groups of cores"
@@ -57,12 +74,6 @@ def _cpu_testbed(placement: Placement, precision: str) -> Testbed:
         raise SchedcastError("--mode graph needs CUDA; use --mode eager or --device cuda, or predict it with --machine h200")
     if precision == "tf32":
         raise SchedcastError("--precision tf32 needs an NVIDIA GPU; use fp32 or --device cuda, or predict it with --machine h200")
-    if placement.ranks is not None:
-        from calibrate.distributed.testbeds import CpuGroupTestbed
-        from executors.distributed.control import open_channel
-
-        return CpuGroupTestbed(open_channel(placement.ranks))
-    return CpuTestbed(placement.devices or 1, placement.link)
 
 
 def _gpu_testbed(placement: Placement, precision: str) -> Testbed:

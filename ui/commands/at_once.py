@@ -90,11 +90,11 @@ def _quick_enough(known: Known) -> Known | None:
 def _measure(known: Known, request: JobRequest, most_s: float | None, quiet: bool) -> bool:
     from calibrate.cpu.sampler import ROUNDS
     from calibrate.planned import calibration_seconds
-    from calibrate.testbeds import monitor_of, testbed_for
+    from calibrate.testbeds import cpu_testbed, monitor_of
     from ui.commands.quiet import note_others, wait_for_quiet
 
     first = next(iter(known))
-    testbed = testbed_for(request.placement(), first.precision)
+    testbed = cpu_testbed(request.placement(), first.precision)
     profile, place = open_profile(request.profile, True, testbed.identity)
     check_writable(place)
     seconds = sum(calibration_seconds(own.values(), ROUNDS) for own in known.values())

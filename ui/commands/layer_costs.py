@@ -53,7 +53,7 @@ def deepa_cost(request: JobRequest, *, layer: str, configs: Sequence[str], input
     network = Network(job.graph())
     number = layer_called(network, layer)
     rows = layer_costs(network, machine, model, number, configurations, given)
-    jobs.caution(model, request.profile)
+    jobs.caution_costs(model, request.profile)
     if as_json:
         print_document(document(job, machine, network.layers[number].name, rows))
         return

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import typer
 from rich.console import Console
 
-from simulator.model.job import DEFAULT
 from simulator.plan.text import outline, render
 from simulator.predict.answers import Answers, answers
 from simulator.predict.forecast import Forecast
@@ -100,10 +99,7 @@ def predict(
     predicted = [row for row in rows if row.refusal is None]
     if not predicted:
         raise next(refusal.error for row in rows if (refusal := row.refusal) is not None)
-    targets = [own[0].target for own in asked]
-    for target in targets:
-        shared_jobs.caution(target.costs, first.profile)
-    shared_jobs.caution_precision((target.machine for target in targets if target.costs.precision == DEFAULT), first.precision)
+    shared_jobs.caution([own[0].target for own in asked], first)
     print_then_write(
         as_json,
         lambda: _document(rows, show_plan, _normal(rows, texts, measured)),

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 import traces
-from calibrate.placement import Placement, check_names
+from calibrate.placement import Placement
 from calibrate.preflight.child import REAL
 from calibrate.preflight.probe import Probe
 from calibrate.preflight.registry import named, probes
@@ -79,7 +79,7 @@ def gpu_report(
 
 def _opener(device: str, minutes: float) -> str:
     """What opens the GPU in a probe's process. Raises SchedcastError for a device that is no GPU, and for no time."""
-    check_names(Placement(device))
+    Placement(device)
     if device == "cpu":
         raise SchedcastError("--device cpu: this command is about a GPU; use cuda or cuda:N, or schedcast demo for the CPU")
     if not 0 < minutes < math.inf:

@@ -45,17 +45,15 @@ def search_plans(
     job = request.job()
     check_outputs({"--out": out}, request.inputs)
     target = request.target(job)
-    machine, model = target.machine, target.costs
-    job = job.on(machine.devices[0].kind)
+    job = job.on(target.machine.devices[0].kind)
     if verify is not None:
-        _check_here(model, request)
+        _check_here(target.costs, request)
     names = shared_jobs.tried(request, job, target)
     if verify is not None and any(split(name)[1] for name in names):
         raise SchedcastError("--verify runs one job, and --try varies it; leave out one of the two")
     if verify is not None and verify > len(names):
         raise SchedcastError(f"--verify {verify}: there are {len(names)} candidates; choose at most that many, such as 3")
-    shared_jobs.caution(model, request.profile)
-    shared_jobs.caution_precision([machine], model.shown_precision(job.precision))
+    shared_jobs.caution([target], request)
     setup = Setup(job, target, request.shared)
     with shared_jobs.progress(f"searching {job.label}", as_json) as progress:
         ranking = shared_jobs.ranked(setup, names, progress, processes, cluster)

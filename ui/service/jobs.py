@@ -19,7 +19,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import EAGER, GRAPH
 from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import HOSTS, THIS_CPU, THIS_GPU, machine_names, rated
-from simulator.model.job import NAMED, Job, product_precision
+from simulator.model.job import DEFAULT, NAMED, Job, product_precision
 from simulator.model.workloads import registry as workloads
 from simulator.plan.bodies.update import FORMS, STATE
 from simulator.plan.editor.editor import Fault, ScheduleEditor
@@ -123,7 +123,15 @@ class OnBoard:
     edited: Answer | None = None
 
 
-def caution(model: CostModel, profile: Path | None) -> None:
+def caution(targets: Sequence[Target], request: JobRequest) -> None:
+    """Warn of what makes the costs of a request's targets less reliable, and say what its precision means there, if that is the default."""
+    for target in targets:
+        caution_costs(target.costs, request.profile)
+    machines = [target.machine for target in targets if target.costs.shown_precision(request.precision) == DEFAULT]
+    caution_precision(machines, DEFAULT)
+
+
+def caution_costs(model: CostModel, profile: Path | None) -> None:
     """Warn if costs come from another machine, were not measured, or were measured under unusual conditions."""
     used = model.profile
     if used is not None and used.notes:

@@ -118,7 +118,7 @@ class Counting:
 @pytest.fixture
 def testbed(monkeypatch):
     bed = Counting()
-    monkeypatch.setattr("calibrate.testbeds.testbed_for", lambda *placement: bed)
+    monkeypatch.setattr("calibrate.testbeds.cpu_testbed", lambda *placement: bed)
     monkeypatch.setattr(at_once.time, "monotonic", lambda: bed.now)
     return bed
 
