@@ -7,7 +7,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import EAGER, GRAPH
 from simulator.machine.machine import Machine
 from simulator.machine.presets import PYTORCH as PYTORCH_HOST
-from simulator.machine.presets import load_machine, product_of
+from simulator.machine.presets import device_count, load_machine, product_of
 from simulator.machine.this_cpu import ALIAS_LINK
 from simulator.model.job import DEFAULT, Job, product_precision
 from simulator.plan.plan import Plan
@@ -104,22 +104,19 @@ def preset_target(
     A shipped profile prices the models that it was calibrated with, in their precision and on one GPU: beyond what it has seen, the table,
     fitted on the kernels of many GPUs, is nearer. Raises SchedcastError for an unknown name.
     """
-    machine = load_machine(name, None, devices, link, partitions, host)
-    profile = profile_of_preset(name, machine, job.precision == "tf32", partitions)
-    if profile is not None and _covers(profile, job):
-        machine = load_machine(name, profile, devices, link, partitions, host)
-    else:
+    profile = profile_of_preset(name, devices, job.precision == "tf32")
+    if profile is not None and not _covers(profile, job):
         profile = None
-    machine = machine.with_memory_limit(limit_bytes)
+    machine = load_machine(name, profile, devices, link, partitions, host).with_memory_limit(limit_bytes)
     return Target(machine, CostModel(machine, profile, dense_precision(job, profile)), mode)
 
 
-def profile_of_preset(name: str, machine: Machine, tf32: bool = False, partitions: int = 1) -> Profile | None:
-    """The shipped profile of the preset called `name`, made as `machine`. None if there is none, and for several GPUs.
+def profile_of_preset(name: str, devices: int | None = None, tf32: bool = False) -> Profile | None:
+    """The shipped profile of the preset called `name`, with so many `devices` (None: all). None if there is none, and for several GPUs.
 
     Raises UnusableFileError if it cannot be read.
     """
-    return shipped_profile(product_of(name), tf32) if len(machine.devices) == partitions else None
+    return shipped_profile(product_of(name), tf32) if (devices or device_count(name)) == 1 else None
 
 
 def _covers(profile: Profile, job: Job) -> bool:

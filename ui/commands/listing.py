@@ -110,9 +110,8 @@ def machines(as_json: bool, chosen: str | None = None) -> None:
     names = machine_names() if chosen is None else [name for name in (chosen,) if name != THIS_GPU]
     machines, profiles = [], []
     for name in names:
-        preset = load_machine(name)
-        profile = own_profile() if name == THIS_CPU else profile_of_preset(name, preset)
-        machines.append(rated(preset if profile is None else load_machine(name, profile)))
+        profile = own_profile() if name == THIS_CPU else profile_of_preset(name)
+        machines.append(rated(load_machine(name, profile)))
         profiles.append(profile)
     if own is not None:
         machines.append(gpu_machine(own))
