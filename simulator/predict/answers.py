@@ -35,6 +35,10 @@ class Answers:
         """The forecasts that exist."""
         return {text: own for text, own in self.forecasts.items() if isinstance(own, Forecast)}
 
+    def compared(self, texts: Iterable[str]) -> list[str]:
+        """What a table of these strategies shows: they stand below the `references`."""
+        return list(dict.fromkeys([*references(self.target.machine), *texts]))
+
     def forecast(self, text: str) -> Forecast:
         """The forecast of a strategy. Raises the error of the refusal if there is none."""
         return required(self.forecasts[text])

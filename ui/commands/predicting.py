@@ -11,7 +11,7 @@ from simulator.plan.text import outline, render
 from simulator.predict.answers import Answers, answers
 from simulator.predict.forecast import Forecast
 from simulator.predict.normal import normal
-from simulator.predict.target import plain_loops, references
+from simulator.predict.target import plain_loops
 from traces.documents.comparison import BASELINE, PYTORCH, Prediction
 from traces.documents.predictions import Normal, Place, Predictions
 from traces.errors import Refusal, SchedcastError
@@ -48,6 +48,11 @@ class Row(NamedTuple):
     def prediction(self) -> Prediction:
         """The document of the prediction, with what fits if this one does not."""
         return self.answers.fitted(self.text)
+
+    @property
+    def measured_here(self) -> bool:
+        """Whether measured costs are this machine's."""
+        return shared_jobs.measured_here(self.answers.target.costs)
 
     @property
     def place(self) -> Place:
@@ -95,7 +100,12 @@ def predict(
         _asked([each for each in requests if each.machine == machine], order, calibration, quiet=as_json)
         for machine in dict.fromkeys(each.machine for each in requests)
     ]
-    rows = [Row(each, text) for own in asked for each in own for text in (texts if one else _compared(each, texts))]
+    rows = [
+        Row(each, text)
+        for own in asked
+        for each in own
+        for text in (texts if one else each.compared(texts) if texts else plain_loops(each.target.machine))
+    ]
     predicted = [row for row in rows if row.refusal is None]
     if not predicted:
         raise next(refusal.error for row in rows if (refusal := row.refusal) is not None)
@@ -120,12 +130,6 @@ def predict(
         every = {row.where for row in fitting} == {row.where for row in rows}
     if not every:
         raise typer.Exit(1)
-
-
-def _compared(own: Answers, texts: Sequence[str]) -> Sequence[str]:
-    """The strategies of a table: the user's own loops, then the requested ones; without any, the default ones."""
-    machine = own.target.machine
-    return list(dict.fromkeys([*references(machine), *texts])) if texts else plain_loops(machine)
 
 
 def _asked(requests: Sequence[JobRequest], order: schedules.ScheduleFile, calibration: bool | None, quiet: bool) -> list[Answers]:
@@ -173,9 +177,9 @@ def _print_one(row: Row, show_plan: bool, speed: Normal | None) -> None:
     own, target, console = row.answers, row.answers.target, terminal()
     _print_no_verdict([row], console)
     print_lines(console, predictions.fit_words(row.prediction), "bold red", mark="")
-    texts = [text for text in dict.fromkeys((*references(target.machine), BASELINE, row.text)) if text in own.known]
+    texts = [text for text in own.compared([BASELINE, row.text]) if text in own.known]
     shown = [row.prediction if text == row.text else own.prediction(text) for text in texts]
-    show(console, predictions.prediction_table(shown, shared_jobs.measured_here(target.costs)))
+    show(console, predictions.prediction_table(shown, row.measured_here))
     print_lines(console, filter(None, [partition_words(target.machine), unmeasured_words([target.machine])]))
     if isinstance(baseline := own.forecasts[BASELINE], Refusal):
         print_lines(console, [f"There is no baseline to compare with: {baseline.words}"])
@@ -191,7 +195,7 @@ def print_normal(speed: Normal | None, console: Console) -> None:
 
 def _print_no_verdict(rows: Sequence[Row], console: Console) -> None:
     """Say first if too little was measured for a verdict."""
-    here = all(shared_jobs.measured_here(row.answers.target.costs) for row in rows)
+    here = all(row.measured_here for row in rows)
     words = labels.no_verdict_words((row.prediction.measured_share for row in rows), here)
     print_lines(console, words, "bold yellow", mark="")
 
@@ -234,6 +238,6 @@ def assumed_words(rows: Iterable[Row]) -> list[str]:
 def _explain(console: Console, row: Row, show_plan: bool) -> None:
     """Print why a prediction is as it is, part by part, and its plan if it is to be shown."""
     plan = row.forecast.plan
-    show(console, *predictions.explained(row.prediction, shared_jobs.measured_here(row.answers.target.costs), plan.semantics))
+    show(console, *predictions.explained(row.prediction, row.measured_here, plan.semantics))
     if show_plan:
         console.print(f"\n{outline(plan)}", highlight=False, markup=False, soft_wrap=True, end="")

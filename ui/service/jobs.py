@@ -33,7 +33,7 @@ from simulator.predict.search.search import search as searched
 from simulator.predict.search.setup import Setup
 from simulator.predict.search.variants import read_tries
 from simulator.predict.search.workers import usual_processes, workers
-from simulator.predict.target import Target, references
+from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import BASELINE, Prediction
 from traces.documents.predictions import Normal
@@ -258,11 +258,10 @@ def predict_many(request: JobRequest) -> dict[str, Answer | Refusal]:
     with _ONE_AT_A_TIME, gc_paused():  # once for all strategies: each end of a pause walks the heap
         asked = asked_of(request)
         strategies.check_shared(request.strategies, request.shared)
-        names = dict.fromkeys([*references(asked.target.machine), *request.strategies])
-        own = answers_of(asked, names)
+        own = answers_of(asked, request.strategies)
         if not own.known:
             own.forecast(BASELINE)
-        return {name: _answer(own, name) for name in names}
+        return {name: _answer(own, name) for name in own.compared(request.strategies)}
 
 
 def fitting(request: JobRequest, strategy: str) -> Fitting:
