@@ -39,7 +39,8 @@ class FlatWeights:
         if self._buffer is None:
             self._views = [tensor.clone() for tensor in weights]
             hidden, features = weights[1].shape[1], weights[0].shape[1]
-            self._buffer = _flatten(self._views, len(weights), features, mode, hidden, 0, 1, False, False)
+            options = (mode, hidden, 0, 1, False, False)
+            self._buffer = _flatten(self._views, len(weights), features, *options)
         _copy_all(self._views, list(weights))
         return self._views, self._buffer
 
