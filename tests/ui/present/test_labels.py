@@ -92,7 +92,7 @@ def test_rows_of_one_strategy_differ_by_their_options():
 
 def test_layers_that_are_divided_alike_are_named_once():
     divided = {"features.0": "n=2", "features.2": "n=2", "classifier.1": "c=2", "loss": "n=1"}
-    assert division({"divided": divided}) == "n=2 from features.0 to features.2, c=2 in classifier.1, n=1 in loss"
+    check_words("how layers are divided", {"two alike, one by channels, one not": division({"divided": divided})})
     assert division({"staleness": 0}) == ""
     assert not differing({"divided": divided}), "layers that are divided compute what whole ones do"
 
