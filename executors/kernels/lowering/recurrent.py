@@ -104,7 +104,8 @@ def _rnn(flat: FlatWeights, only_states: bool, x: Tensor, h0: Tensor, *weights_a
 def _gru(
     flat: FlatWeights, only_states: bool, x: Tensor, h0: Tensor, w_ih: Tensor, w_hh: Tensor, *biases: Tensor | None
 ) -> tuple[Tensor, ...]:
-    all_states = states(flat, _MODES["gru"], x, h0, w_ih, w_hh, *biases)
+    weights = w_ih, w_hh, *biases
+    all_states = states(flat, _MODES["gru"], x, h0, *weights)
     return (all_states,) if only_states else (all_states, *gru_gates_from_states(x, all_states, w_ih, w_hh, *biases))
 
 
