@@ -85,7 +85,7 @@ Wait = Annotated[
         "--wait",
         metavar="SECONDS",
         min=0,
-        help="Wait up to so long until other processes take less than 10 % of the cores, or of the GPU, then measure.",
+        help="Wait up to this long until other processes take less than 10 % of the cores, or of the GPU, then measure.",
     ),
 ]
 ScaleText = Annotated[
@@ -185,11 +185,12 @@ def predict(
         ),
     ] = None,
     measured: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="A step of yours: say whether it is as long as predicted, and as others'.")
+        float | None,
+        typer.Option(metavar="SECONDS", help="A step that you measured: is it as long as predicted, and as published ones?"),
     ] = None,
     json: AsJson = False,
 ):
-    """Predict step times: of plain PyTorch or, with --strategy, of schedules beside it, and why they are faster or slower.
+    """Predict step times: of plain PyTorch and, with --strategy, of other schedules, and why they are faster or slower.
 
     Several batches, machines or strategies are compared in one table. Costs come from --profile (measured) or from --machine (from its
     specifications, unless it is this machine or has a shipped profile).
@@ -236,7 +237,7 @@ def search(
     scale: ScaleText = "",
     host: HostName = "pytorch",
     verify: Annotated[
-        int | None, typer.Option(metavar="K", help="Run the best K plans on this machine, and say how the ranking held.")
+        int | None, typer.Option(metavar="K", help="Run the best K plans on this machine, and compare the ranking with the measurements.")
     ] = None,
     calibration: Annotated[
         bool, typer.Option("--calibrate/--no-calibrate", help="With --verify: measure the plans' costs too.", hidden=True)
@@ -254,7 +255,7 @@ def search(
     """Rank every strategy with its sensible options and combinations on a job and a machine, and say why the best plan wins.
 
     Plans whose lower bound shows that they cannot win are not simulated. Those that do not fit into memory (or --memory-limit) come last.
-    The answer is the same in one process, in several, and on a cluster. What was evaluated is kept, also after Ctrl-C.
+    The answer is the same in one process, in several, and on a cluster. Evaluations are saved, also after Ctrl-C.
     Exit status 1 when no plan fits, or when a plan that --verify ran computes other numbers than plain PyTorch.
 
       schedcast search --model resnet50 --batch 32 --machine 2xgpu-pcie --memory-limit 8
@@ -391,7 +392,7 @@ def run(
     wait: Wait = 0.0,
     json: AsJson = False,
 ):
-    """Train by a strategy's plan for real, and report its measured step time and its losses.
+    """Train with a strategy's plan, and report its measured step time and its losses.
 
     Built-in models with a data set (rnn_bitstream, gru_features, lenet5, vgg11, resnet20, ...) train on it; others repeat one batch.
     With [bold]--beside[/], all curves train on the same batches, from the same parameters, in turns. After Ctrl-C, the steps that were
@@ -480,7 +481,7 @@ def gpu_report(
         list[str] | None, typer.Option(metavar="MODEL@BATCH", help="Measure this model instead of the usual five; repeatable.")
     ] = None,
     samples: Annotated[
-        bool, typer.Option("--samples", help="Keep every raw sample in files beside the profiles; these are large.")
+        bool, typer.Option("--samples", help="Save every raw sample in files next to the profiles; these are large.")
     ] = False,
     json: AsJson = False,
     wait: Wait = 0.0,
@@ -490,8 +491,8 @@ def gpu_report(
     The report measures in this order: a step of plain PyTorch, without Schedcast; ResNet-50 and GPT-2 with optimizer fusion and TurboDL,
     under autocast with fused AdamW, eager and in CUDA graphs; checks; a transformer; TF32, and steps that wait for the host; every
     strategy and method; scans; partitions of the GPU; then the other models, and fp32 last. Each check asks one question and runs in a
-    process of its own, so that a crash or a hang ends one check alone. Each part is written before the next begins, so that a run that is
-    killed keeps what it has. Run the command again with the same --out to continue; another patch of the GPU's driver does not matter.
+    separate process, so that a crash or a hang ends only that check. Each part is written before the next begins, so that a killed run
+    keeps its results. Run the command again with the same --out to continue; another patch of the GPU's driver does not matter.
 
     With [bold]--quick[/], the exit status and README.md say first whether a GPU that never ran Schedcast does what Schedcast assumes:
 
@@ -499,11 +500,11 @@ def gpu_report(
       --minutes 30   also small batches, every strategy and method, scans, and partitions of the GPU
       --minutes 45   also the other models, channels-last, bf16 and fp32
 
-    The folder holds report.json, README.md (the tables), probes/, validations/ and the profiles. If it lies in traces/data/ of a
-    checkout, predictions with [bold]--machine[/] use its profiles for this GPU.
+    The folder contains report.json, README.md (the tables), probes/, validations/ and the profiles. If it is in traces/data/ of a checkout,
+    predictions with [bold]--machine[/] use its profiles for this GPU.
 
-    Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's, or when nothing could be measured; with --quick, when
-    a check found something else than Schedcast assumes, or failed. 2 when there is no GPU.
+    Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's, or when nothing could be measured; with --quick, when a
+    check contradicts an assumption of Schedcast, or failed. 2 when there is no GPU.
     """
     read_torch_ahead()
     _commands("preflight").gpu_report(
@@ -565,7 +566,7 @@ def reproduce(
 
       schedcast reproduce fusion --out fusion
 
-    What dividing one layer among devices costs, by the model of the DeePa paper and in bytes that really move (the paper's job, or that of
+    The cost of dividing one layer among devices, by the model of the DeePa paper and in bytes that really move (the paper's job, or that of
     --model, --batch and the options of --help-all):
 
       schedcast reproduce deepa --layer fc6 --config n=16 --config c=2
@@ -603,7 +604,7 @@ def judge(
     A table of steps has one row for each step, and the answer is how accurate predictions are by source, GPU and family of models. Required
     columns: gpu (a machine's name, this-gpu, or the driver's name of the card), model, batch and value_ms. Optional: image_or_seq,
     precision, layout, optimizer (NAME or NAME:FORM; none: no update was timed), source, what, note. Rows that cannot be predicted are
-    counted with the reason. What was predicted is kept, also after Ctrl-C.
+    counted with the reason. Predictions are saved, also after Ctrl-C.
 
     A table of pairs has one pair a row, with the columns change (precision=amp, layout=nhwc, strategy=pytorch-graph, ...), before, after,
     unit (ms, s or samples/s), and the options of schedcast predict for the job before the change (model, batch, machine, ...). A row with

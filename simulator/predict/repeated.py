@@ -35,7 +35,7 @@ class NotRepeatedError(SchedcastError):
     """The omitted microbatches of a plan do not repeat the others: the job has to be planned with all microbatches."""
 
     def __init__(self, plan: Plan):
-        super().__init__(f"{plan.strategy}: the microbatches that are left out do not repeat those that are shown; use fold=off", Code.PLAN)
+        super().__init__(f"{plan.strategy}: the omitted microbatches do not repeat the planned ones; use fold=off", Code.PLAN)
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,7 @@ class _Builder:
         if len(self.ranks) > 1:
             self.notes.append(f"{len(groups)} collectives joined between ranks, {alone} without a partner")
         if self.graph.dropped:
-            self.notes.append(f"{self.graph.dropped} recorded dependencies contradicted others and were left out")
+            self.notes.append(f"{self.graph.dropped} recorded dependencies contradicted others and were dropped")
 
 
 def _callers(rank: Recording, iterations: Iterations) -> dict[int, tuple[str, int]]:

@@ -10,7 +10,7 @@ from simulator.strategies.pipeline.planning import FUSED, combined, microbatch_t
 
 NAME = "1f1b"
 FAMILY = "pipelines"
-ABOUT = "pipeline of stages: one forward, one backward, so that few activations are kept; the update comes at the end"
+ABOUT = "pipeline of stages: one forward, one backward, so that a stage stores few activations; the update comes at the end"
 USES_COSTS = True
 LEAST_DEVICES = 2
 FOR_LANGUAGE_MODELS = True

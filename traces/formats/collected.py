@@ -112,7 +112,7 @@ class Collected:
 
     def recording(self, source: str) -> Recording:
         """The recording: work joined to its launches, in order of time."""
-        notes = [*self.notes, *([f"{self.damaged} events without usable times were left out"] if self.damaged else [])]
+        notes = [*self.notes, *([f"{self.damaged} events without usable times were dropped"] if self.damaged else [])]
         self._drop_strays(notes)
         self.works.sort(key=lambda raw: (raw.start_ns, raw.end_ns, raw.work.lane))
         self.calls.sort(key=lambda raw: (raw.start_ns, -raw.end_ns))
@@ -166,7 +166,7 @@ class Collected:
         self.annotations = [a for a in self.annotations if abs(a[1] - middle) <= DAY_NS]
         dropped = total - len(self.works) - len(self.calls)
         if dropped:
-            notes.append(f"{dropped} events more than a day away from the rest were left out")
+            notes.append(f"{dropped} events more than a day away from the rest were dropped")
 
 
 def _seconds(raw: RawWork | RawCall, origin_ns: int) -> tuple[float, float]:

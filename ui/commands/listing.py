@@ -160,7 +160,9 @@ def rules(as_json: bool, pairs: Mapping[Path, "OpenedTable | None"] = MappingPro
     document = own_pairs.records(made) if pairs else words.documented()
 
     def say() -> None:
-        title, about = (f"What-if rules beside {', '.join(map(str, pairs))}", words.HOW_JUDGED) if pairs else (words.TITLE, words.ABOUT)
+        title, about = (
+            (f"What-if rules compared with {', '.join(map(str, pairs))}", words.HOW_JUDGED) if pairs else (words.TITLE, words.ABOUT)
+        )
         show(console(), *words.blocks(document, title, about, made))
 
     print_then_write(as_json, document.document, say, None if out is None else lambda: document.save(out))

@@ -227,7 +227,7 @@ def _print_many(rows: Sequence[Row], asked: bool, details: bool, show_plan: bool
         if explained:
             _explain(console, row, show_plan)
     if not explained:
-        console.print("--details says where the time goes; --strategy NAME predicts a schedule beside these.", highlight=False)
+        console.print("--details says where the time goes; --strategy NAME also predicts a schedule.", highlight=False)
 
 
 def assumed_words(rows: Iterable[Row]) -> list[str]:

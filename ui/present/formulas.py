@@ -73,7 +73,7 @@ FORMULAS: Mapping[str, str] = MappingProxyType({
         "The median of the steps of all rounds that count, in ms. In every round all strategies and plain PyTorch run in turn, step after"
         " step without waiting in between. The first step of a turn does not count."
     ),
-    "Error": "predicted / measured - 1 of the times beside it. Negative: it took longer than predicted.",
+    "Error": "predicted / measured - 1 of the times next to it. Negative: it took longer than predicted.",
     "Against PyTorch, measured": (
         "Median step time of plain PyTorch over that of the strategy. The interval is that of Wilcoxon's signed ranks (Student's with few"
         " rounds) on the ratios of the two medians in each round; it reaches at least as far as the A/A spread. With k strategies each"
@@ -92,7 +92,7 @@ FORMULAS: Mapping[str, str] = MappingProxyType({
         " predicted · drift / measured - 1."
     ),
     "Memory, predicted / measured": (
-        "Predicted: the most bytes that live at one moment. Measured: the most that the allocator held. Both of the device that holds most."
+        "Predicted: the most bytes that live at one moment. Measured: the allocator's peak. Both for the device with the most."
     ),
     "Numbers": (
         "max |a - b| / max |b| over all gradients, and the same over all parameters after some steps, against plain PyTorch's b with the"
@@ -135,7 +135,7 @@ FORMULAS: Mapping[str, str] = MappingProxyType({
     "Cold over warm": "Median seconds with nothing in the cache, over those with the tensors in it.",
     "Spread": "Half the distance of the quartiles, over the median of the samples.",
     "Slow-down": (
-        "Seconds of a task beside another, over its seconds alone. Modeled: by shared SMs and bandwidth, without the fitted multiplier."
+        "Seconds of a task while another runs, over its seconds alone. Modeled: by shared SMs and bandwidth, without the fitted multiplier."
     ),
     "Step time (GPU)": "The GPU's time per iteration, end to end, in ms. Median and mean leave the first recorded step out.",
     "Error of a replay": "replayed / recorded - 1: whether launches, streams and synchronization were understood.",

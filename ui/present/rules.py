@@ -17,7 +17,7 @@ from ui.present.blocks import Block, Sentences, Table
 #: The heads of the columns of a rule's record next to an answer, and of words in the tables of this module.
 JUDGED, RULE, ASKED, REASON = "judged on others' pairs", "rule", "how to ask", "why it is not predicted"
 WORDS = (RULE, ASKED, REASON)
-TITLE = "What-if rules beside what others measured"
+TITLE = "What-if rules compared with what others measured"
 LEFT_OUT_TITLE = "Measured changes that are not predicted"
 UNJUDGED = "no record: nobody measured it"
 HOW_JUDGED = (

@@ -509,8 +509,8 @@ SHOWN = 12
 #: Where errors of a cause are, in words.
 _WHERE = MappingProxyType({
     Cause.DISTURBED: "in executions that were disturbed",
-    Cause.BESIDE_MORE: "in tasks that ran beside others for longer than predicted",
-    Cause.BESIDE_LESS: "in tasks that ran beside others for less time than predicted",
+    Cause.BESIDE_MORE: "in tasks that ran concurrently with others for longer than predicted",
+    Cause.BESIDE_LESS: "in tasks that ran concurrently with others for less time than predicted",
     Cause.SHORT: "in tasks too short to predict",
     Cause.COST: "in the costs of tasks",
 })  # fmt: skip

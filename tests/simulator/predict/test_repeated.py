@@ -174,6 +174,6 @@ def test_a_step_that_does_not_get_into_its_pace_is_planned_with_all():
     text = "1f1b:stages=4,fold=on,microbatches=24"
     plan = plan_of(job, text, target, few=1)
     assert plan.left_out.shown < 24
-    with pytest.raises(NotRepeatedError, match="do not repeat those that are shown"):
+    with pytest.raises(NotRepeatedError, match="do not repeat the planned ones"):
         forecast(plan, target)
     assert answer(job, text, target).plan.left_out is None

@@ -119,7 +119,7 @@ def test_events_without_usable_times_are_left_out_with_a_note(tmp_path):
         trace.events.append({"ph": "X", "cat": "kernel", "name": "bad", "pid": 0, "tid": 7, "args": {}, **times})
     recording = load(trace, tmp_path)
     assert len(recording.works) == 3
-    assert recording.notes == ("6 events without usable times were left out",)
+    assert recording.notes == ("6 events without usable times were dropped",)
 
 
 def test_a_clock_that_goes_backwards_is_noted(tmp_path):
@@ -639,7 +639,7 @@ def test_events_at_impossible_times_are_left_out_with_a_note(tmp_path, time):
     trace.events[1]["dur"] = time
     recording = read(trace, tmp_path)
     assert len(recording.works) == len(recording.calls) == 1
-    assert recording.notes[0] == "2 events without usable times were left out"
+    assert recording.notes[0] == "2 events without usable times were dropped"
 
 
 def test_names_can_be_printed_and_saved(tmp_path):

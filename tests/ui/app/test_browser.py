@@ -117,7 +117,7 @@ def test_report_page_draws_its_charts_when_they_are_seen(page, report):
     drawn_timeline(page, "measured: a step of 52.4 ms")
     page.locator(".schedcast-chart").get_by_text("turbodl is 1.42x as fast as plain PyTorch").wait_for()
     page.get_by_text("How is this computed?").locator("visible=true").first.click()
-    page.get_by_text("predicted / measured - 1 of the times beside it").locator("visible=true").first.wait_for()
+    page.get_by_text("predicted / measured - 1 of the times next to it").locator("visible=true").first.wait_for()
     details = page.get_by_text("Where the error is").first
     details.click()
     page.get_by_text("Error by layer").first.wait_for()

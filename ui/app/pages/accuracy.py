@@ -62,7 +62,7 @@ def _published_ui() -> None:
     chosen = st.segmented_control("By", [*parts], default="GPU", key="published", label_visibility="collapsed") or "GPU"
     table_ui(parts[chosen])
     if chosen == "peer":
-        st.caption("What peers publish of themselves, or others of them, on jobs of their own choice.")
+        st.caption("Errors that other predictors publish of themselves, or that others measured, on jobs of their choice.")
     st.caption("The same for tables of your own measured steps: `schedcast judge TABLE...`.")
 
 

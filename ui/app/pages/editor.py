@@ -52,7 +52,7 @@ def editor_run_ui(request: JobRequest, strategy: str, order: Order, can_run: boo
             st.fragment(command_ui, run_every=runs.REFRESH_S)(current.command)
         return
     help_text = (
-        "Measures the costs of the tasks and the steps of this schedule on this machine, beside the baseline's, and compares the numbers."
+        "Measures the costs of the tasks and the steps of this schedule and of the baseline on this machine, and compares the numbers."
     )
     if st.button("Run it here", icon=":material/play_arrow:", key=f"{BUTTON}run editor", disabled=not can_run, help=help_text):
         out = free_folder(reports_folder(), f"editor-{request.job().label}")

@@ -50,7 +50,7 @@ def page() -> None:
     if shipped:
         st.write("These are the predictions that come with this version. Your own take a few minutes, because the models are captured.")
     elif not kept:
-        st.write("Nothing is kept of this paper yet. The first run takes a few minutes, because its models are captured.")
+        st.write("Nothing is stored of this paper yet. The first run takes a few minutes, because its models are captured.")
     again, measure, _ = st.columns((2, 2, 3))
     pressed = again.button(
         "Predict it again" if kept else "Predict what the paper published", type="secondary" if kept or shipped else "primary"

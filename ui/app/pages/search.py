@@ -65,7 +65,7 @@ def answer_to(request: JobRequest, place) -> None:
     st.session_state.pop("searched", None)
     with place.container():
         bar = st.progress(0.0, "Capturing the model")
-        st.button("Cancel", key=f"{BUTTON}cancel", help="What is evaluated by now is kept: Search continues there.")
+        st.button("Cancel", key=f"{BUTTON}cancel", help="Evaluations so far are saved: Search continues there.")
 
         def progress(done: int, total: int, candidate: str) -> None:
             bar.progress(done / total, f"{done} of {total} plans: {markdown_escaped(candidate)}")
