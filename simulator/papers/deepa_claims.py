@@ -45,7 +45,7 @@ _FEW = 0.5
 #: Predicted steps by network, and by network and batch.
 Networks = Mapping[str, StepsByStrategy]
 Batches = Mapping[tuple[str, int], StepsByStrategy]
-#: Steps with all links at a share of their rates, by network, beside those at the full rate.
+#: Steps with all links at a share of their rates, by network, next to those at the full rate.
 Slower = Mapping[str, StepsByStrategy]
 
 claim = registry.get("deepa").claim

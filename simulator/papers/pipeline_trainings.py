@@ -100,7 +100,7 @@ def of_trainings(tables: Mapping[str, Table]) -> tuple[Check, ...]:
 
 
 def _drops(table: Table) -> dict[tuple[str, tuple[int, ...]], float]:
-    """The drop of accuracy by training and placement. Rows without one are left out."""
+    """The drop of accuracy by training and placement. Rows without one are skipped."""
     placements = [tuple(map(int, re.findall(r"\d+", row.labels["pairs after"]))) for row in table.rows]
     rows = ((row.labels["training"], placement, row.predicted("drop")) for row, placement in zip(table.rows, placements, strict=True))
     return {(training, placement): drop for training, placement, drop in rows if drop is not None}

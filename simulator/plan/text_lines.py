@@ -143,7 +143,7 @@ def abridged_lines(tasks: Sequence[Task]) -> list[str]:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines whose columns line up, the first row being the columns' names. A column without content is left out."""
+    """Rows of cells as lines whose columns line up, the first row being the columns' names. A column without content is omitted."""
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max((len(cell) for cell in column if len(cell) <= _WIDEST_CELL), default=0) for column in columns]
     lines = zip(*columns, strict=True)

@@ -116,7 +116,7 @@ def scored(
 
 
 def _rows(table: Path, opened: Table | None) -> tuple[list[Row], list[LeftOut]]:
-    """The rows of a table or of a folder of tables, and those left out. Raises SchedcastError if there are none."""
+    """The rows of a table or of a folder of tables, and the skipped ones. Raises SchedcastError if there are none."""
     if not table.is_file():
         return read_folder(table)
     rows, left_out = read(table, table.name, opened)

@@ -250,7 +250,7 @@ def co_run_cells(profile: Profile) -> list[dict[str, str]]:
 
 
 def co_run_words(profile: Profile) -> str:
-    """How well the multipliers predict interference runs that were left out of their fit; empty if none was.
+    """How well the multipliers predict interference runs that were excluded from their fit; empty if none was.
 
     On a GPU they were fitted in each precision separately.
     """

@@ -68,7 +68,7 @@ def _case(context: Context, dtype: str, causal: bool, only: SDPBackend | None) -
         plain = functional.scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], is_causal=causal)
         plain.backward(grad)
         launched, strides = _launched(context, kernel, call, grad, only is None)
-        driver.synchronize()  # the program has streams of its own
+        driver.synchronize()  # the program has separate streams
         plan = _plan(machine.devices[0].name, call, grad)
         program = testbed.backend.load(plan, {"query": q, "key": k, "value": v, "grad": grad}, keep=_RESULTS)
         program.run(2)

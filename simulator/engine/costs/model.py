@@ -59,9 +59,10 @@ def with_assumed_loop(cost: Cost, task: Task, host: HostLane) -> Cost:
     """The cost of a task in PyTorch's own loop on a machine without measurements: each op but updates takes `loop_s` more of the host.
 
     So, it is assumed, does a hook's call of an optimizer, which is Python like a module. It is no less: on a core of an EPYC with PyTorch
-    2.13, a call of Adam's for-loop form takes 12 us besides launches of 1.9 us, 6.6 times a launch, where `loop_s` is 3.3 times a launch.
-    A cast in forward takes none: autocast makes it within the call of another op, without Python. On that core such a cast takes 0.5 to 0.7
-    us beside 3.2 to 4.2 us of a linear layer of the same size. What hooks of parallel loops issue takes none either: the hooks have costs.
+    2.13, a call of Adam's for-loop form takes 12 us in addition to launches of 1.9 us, 6.6 times a launch, where `loop_s` is 3.3 times a
+    launch. A cast in forward takes none: autocast makes it within the call of another op, without Python. On that core such a cast takes
+    0.5 to 0.7 us, compared with 3.2 to 4.2 us of a linear layer of the same size. Ops that hooks of parallel loops issue take none either:
+    the hooks have costs.
     """
     counts = task.body.call == "hook" if task.body.is_update else not (task.body.blocks_host or _is_cast(task) or _in_hook(task))
     if not host.loop_s or not counts:
@@ -149,7 +150,7 @@ class CostModel:
     def pair_multipliers(self) -> dict[tuple[str, str], float]:
         """How many times longer a task of one contention group takes while a task of another runs; empty if no interference is measured.
 
-        Devices that are processes of one core each share no interpreter, so for them pairs with the group of short tasks are left out.
+        Devices that are processes of one core each share no interpreter, so for them pairs with the group of short tasks are omitted.
         """
         pairs = pair_multipliers(self.profile) if self.profile is not None else {}
         separate = self.machine.library and all(device.sms == 1 for device in self.machine.devices if device.kind == "cpu")
@@ -203,7 +204,7 @@ class CostModel:
         """The cost of a task whose body has this part of its key."""
         key = keyed(body_key, task, self.machine)
         device = self._equal_to.get(task.device, task.device)
-        call = task.body.call if task.body.is_update else ""  # measured alike, but not of one length in PyTorch's own loop
+        call = task.body.call if task.body.is_update else ""  # measured the same way, but not of one length in PyTorch's own loop
         cost = self._costs.get((device, key, call))
         if cost is None:
             cost = self._costs[device, key, call] = self._price(task, device, key)
@@ -324,7 +325,7 @@ class CostModel:
         issues = [c.issue_s for c in costs if c.issue_s is not None]  # all or none of a profile, since one issue time serves for all
         issue_s, fed_s = sum(issues) if issues else None, sum(c.fed_s for c in costs)
         host = self.machine.host(device) if self.profile is None else None
-        if issue_s is not None and host is not None:  # besides the calls of recurrent ops, every launch takes `dispatch_s`
+        if issue_s is not None and host is not None:  # in addition to the calls of recurrent ops, every launch takes `dispatch_s`
             issue_s += (sum(c.launches for c in costs) - 1) * host.dispatch_s
         return Cost(key, warm_s, cold_s, source, grid, blocks, error=error, issue_s=issue_s, fed_s=fed_s)
 

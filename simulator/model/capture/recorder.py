@@ -235,7 +235,7 @@ class Recorder(TorchDispatchMode):
         if not results and not func._schema.is_mutable:
             return
         mask = _mask_position(func)
-        # The kernels of dX and dW are ops of their own.
+        # The kernels of dX and dW are separate ops.
         if mask is not None and str(func) in KERNELS and args[mask][0] and any(args[mask][1:]):
             only_x = [True] + [False] * (len(args[mask]) - 1)
             rest = [False, *args[mask][1:]]

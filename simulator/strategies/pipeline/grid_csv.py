@@ -131,7 +131,7 @@ def schedule_of(plan: Plan) -> Schedule:
 
 
 def _with_empty_halves(actions: Iterable[Action]) -> Iterator[Action]:
-    """Yield the actions, and beside each half of a backward the other one if it has no tasks.
+    """Yield the actions, and with each half of a backward the other one if it has no tasks.
 
     A first stage of one layer has no gradient by its input.
     """

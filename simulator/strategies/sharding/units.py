@@ -149,7 +149,7 @@ class Units:
         return {index: [unit for unit, at in last.items() if at == index] for index in sorted(set(last.values()))}
 
     def spans(self, microbatches: int, reshard: bool) -> list[Span]:
-        """When each unit is gathered, in order, if a device runs the graph for so many microbatches.
+        """When each unit is gathered, in order, if a device runs the graph for this many microbatches.
 
         With `reshard`, it is gathered for each forward and each backward, but once for both if no other unit is used in between.
         """

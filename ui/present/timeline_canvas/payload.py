@@ -68,7 +68,7 @@ def borders(parts: Sequence[Sequence[int]], first: int) -> list[int]:
     return places
 
 
-#: Groups with a color of their own. The others share one.
+#: Groups with separate colors. The others share one.
 MOST_GROUPS = 9
 #: Parts of a path at most that name a group.
 _DEEPEST = 4
@@ -99,7 +99,7 @@ def layer_groups(spans: Iterable[Span]) -> dict[str, str]:
 
 
 MAGIC = b"STL1"
-#: Phases with an entry of their own in the legend. Files may have any number; the others share one.
+#: Phases with a separate entry in the legend. Files may have any number; the others share one.
 MOST_PHASES = 24
 OTHER_PHASES, OTHER_LAYERS, NO_LAYER = "other phases", "other layers", "no layer"
 #: The arrays and their types. A bar has an entry in all of the first ones; stripes of the critical path and idle time have their own.
