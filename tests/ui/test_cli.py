@@ -44,7 +44,7 @@ OVER_BASELINE = {"speedup_interval", "faster_probability", "predicted_speedup_in
 
 def complete(document: dict[str, object]) -> bool:
     """Whether a prediction, or a strategy's row of a validation, has everything that it must have."""
-    unknown = UNKNOWN | (OVER_BASELINE if document["strategy"] == "baseline" else set())
+    unknown = UNKNOWN | (OVER_BASELINE if document["strategy"] == "baseline" else set()) | {"predictions"}  # the same again, in a list
     return finite({key: item for key, item in document.items() if key not in unknown})
 
 
