@@ -108,6 +108,12 @@ def test_the_outcome_of_a_prediction():
     assert outcome_cells([result], [BATCH])[0]["note"] == "does not fit"
 
 
+def test_a_table_has_the_loops_of_a_user_above_the_strategies_that_are_asked_for():
+    job = Job("lenet5", 64)
+    own = answers(job, ["backward-fusion"], preset_target(job, "h100"))
+    assert own.compared(["backward-fusion", "pytorch"]) == ["pytorch", "pytorch-graph", "backward-fusion"]
+
+
 def test_the_fastest_in_words():
     outcomes = sweep_of(baseline=(10, 20, 40, 80), fused=(8, 16, 42, None), turbo=(5, 30, 50, 90))
     (words,) = short([fastest_words(outcomes, [BATCH])])
