@@ -467,3 +467,12 @@ def test_a_search_of_a_number_that_is_too_long(schedcast):
 
 def test_a_limit_beyond_every_memory_is_none(schedcast):
     assert schedcast.call("predict", *options(machine="h100", memory_limit="1e308"), "--json").document["fits"]
+
+
+@pytest.mark.parametrize("call", ["profiles", "report", "judge", "scoreboard", "rules", "replay", "ui", "gpu-report --out"])
+def test_a_name_that_is_too_long_for_a_file_is_refused_by_every_command_that_takes_one(schedcast, call):
+    refused(schedcast.call(*call.split(), "x" * 5000), "xxx")
+
+
+def test_a_module_whose_name_is_too_long_for_a_file_does_not_exist(schedcast):
+    refused(schedcast.call("predict", *options(model=f"{'x' * 300}.{'y' * 300}:make"), SCHEDCAST_DATA="nowhere"), "xxx")

@@ -1,5 +1,6 @@
 """The commands that list names."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -179,7 +180,7 @@ def profiles(as_json: bool, name: str | None = None) -> None:
     if name is not None:
         stored = {path.name: path for path in list_profiles()}
         path = stored.get(name) or stored.get(f"{name}.json") or Path(name)
-        if not path.is_file():
+        if not os.path.isfile(path):  # false for an impossible name, of which Path's own raises
             raise UnknownNameError("profile", name, list(stored), "`schedcast profiles` lists them; a file may be named too")
         _profile(path, Profile.load(path), as_json)
         return

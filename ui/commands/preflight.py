@@ -88,7 +88,7 @@ def _opener(device: str, minutes: float) -> str:
 
 
 def _check_outputs(folder: Path, archive: Path | None) -> None:
-    kind = GPU_REPORT if (folder / REPORT).exists() or not GPU_FIRST.written(folder) else GPU_FIRST
+    kind = GPU_REPORT if os.path.exists(folder / REPORT) or not GPU_FIRST.written(folder) else GPU_FIRST
     check_outputs({"--out": OutputFolder(folder, kind), "--archive": archive})
 
 

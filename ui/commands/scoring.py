@@ -1,5 +1,6 @@
 """`schedcast judge`: how accurate predictions are on tables of measured steps, and what-if rules on tables of pairs."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -37,7 +38,7 @@ def judge(
     check_outputs({"--out": out}, [("TABLE", table) for table in tables])
     if special := [table for table in tables if is_special(table)]:
         raise SchedcastError(f"{special[0]} is a device or a pipe; expected a file or a folder of tables")
-    opened = {table: read_table(table, "table") for table in tables if not table.is_dir()}
+    opened = {table: read_table(table, "table") for table in tables if not os.path.isdir(table)}
     pairs = [table for table, own in opened.items() if is_table(own.columns)]
     if tables and not pairs:
         score(tables, profile=profile, sample=sample, processes=processes, out=out, as_json=as_json, opened=opened)
@@ -117,7 +118,7 @@ def scored(
 
 def _rows(table: Path, opened: Table | None) -> tuple[list[Row], list[LeftOut]]:
     """The rows of a table or of a folder of tables, and the skipped ones. Raises SchedcastError if there are none."""
-    if not table.is_file():
+    if not os.path.isfile(table):
         return read_folder(table)
     rows, left_out = read(table, table.name, opened)
     if not rows and not left_out:

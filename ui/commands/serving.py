@@ -31,7 +31,7 @@ def serve(port: int, reports: list[Path], traces: list[Path], models: list[str])
             raise SchedcastError(f"no trace at {trace}; record one with torch.profiler and export_chrome_trace")
     for model in models:
         file = source_file(model)
-        if ":" not in model or (file is not None and not file.is_file()):
+        if ":" not in model or (file is not None and not os.path.isfile(file)):
             raise SchedcastError(f"--model {model!r} is no file's factory; expected FILE.py:FACTORY; built-in models are offered anyway")
     command = start_command(port, [r.resolve() for r in reports], traces=[trace.resolve() for trace in traces], models=models)
     print(f"http://127.0.0.1:{port} (Ctrl-C stops)", file=sys.stderr)

@@ -20,6 +20,7 @@ parameters is divided.
 
 import hashlib
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -120,7 +121,7 @@ def read_folder(folder: Path) -> tuple[list[Row], list[LeftOut]]:
 
     Files without the required columns are passed over, such as tables of single kernels. Raises SchedcastError if nothing is left.
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise SchedcastError(f"{folder} is no folder; expected one with tables of measured steps (*.csv, *.csv.gz)", Code.FILE)
     rows, left_out = [], []
     for path in sorted([*folder.rglob("*.csv"), *folder.rglob("*.csv.gz")]):
