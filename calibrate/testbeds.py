@@ -7,6 +7,7 @@ from calibrate.cpu.monitor import CpuMonitor
 from calibrate.cpu.testbed import CpuTestbed
 from calibrate.placement import Placement, check_one_gpu
 from calibrate.testbed import Monitor, Progress, Testbed, no_progress
+from executors.distributed.ranks import Ranks
 from traces.documents.verdict import is_busy
 from traces.errors import SchedcastError
 
@@ -42,9 +43,12 @@ def wait_until_quiet(
 
 def testbed_for(placement: Placement, precision: str) -> Testbed:
     """The testbed for `placement`. Raises SchedcastError for what this machine or version cannot run."""
-    if placement.device == "cpu" and placement.ranks is None:
-        return cpu_testbed(placement, precision)
-    testbed = _cpu_group_testbed(placement, precision) if placement.device == "cpu" else _gpu_testbed(placement, precision)
+    if placement.device != "cpu":
+        testbed = _gpu_testbed(placement, precision)
+    elif placement.ranks is None:
+        testbed = cpu_testbed(placement, precision)
+    else:
+        testbed = _cpu_group_testbed(placement, placement.ranks, precision)
     testbed.memory_limit_bytes = placement.memory_limit_bytes
     return testbed
 
@@ -57,12 +61,12 @@ def cpu_testbed(placement: Placement, precision: str) -> CpuTestbed:
     return testbed
 
 
-def _cpu_group_testbed(placement: Placement, precision: str) -> Testbed:
+def _cpu_group_testbed(placement: Placement, ranks: Ranks, precision: str) -> Testbed:
     from calibrate.distributed.testbeds import CpuGroupTestbed
     from executors.distributed.control import open_channel
 
     _check_cpu(placement, precision)
-    return CpuGroupTestbed(open_channel(placement.ranks))
+    return CpuGroupTestbed(open_channel(ranks))
 
 
 def _check_cpu(placement: Placement, precision: str) -> None:
