@@ -116,11 +116,11 @@ def main() -> None:
         folder, table = latencies.parent, efficiencies.table()["gpu"]
         sources = all_sources(folder)
         _, held = refit(folder, table)
-        print("| op class | left out | ops | median error | rms log error | sum | within the stated error |\n|---|---|---|---|---|---|---|")
+        print("| op class | excluded | ops | median error | rms log error | sum | within the stated error |\n|---|---|---|---|---|---|---|")
         print("\n".join(op_lines(held, table)))
         print(f"| all | | {len(held)} | | {rms(item.error for item in held):.2f} | | {coverage(held, table):.0%} |")
         print(f"\nWithin two stated errors: {coverage(held, table, 2.0):.0%}.\n")
-        print("| device time | measured/ms | could be left out | error of that | from the table/ms | error |\n|---|---|---|---|---|---|")
+        print("| device time | measured/ms | could be excluded | error of that | from the table/ms | error |\n|---|---|---|---|---|---|")
         print("\n".join(sum_lines(folder, sources, held, table)))
         print()
     print("| MobileNetV2, TITAN Xp | paper/ms | predicted/ms | error |\n|---|---|---|---|")

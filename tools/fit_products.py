@@ -226,8 +226,8 @@ def main() -> None:
         for name, table in known[own].items():
             print(line(f"{name}, other formula", by_the_other_formula(table)))
             print(line(f"{name}, fitted", table.errors(together[own])))
-            print(line(f"{name}, left out", unseen[name]))
-        print(line("all left out", np.concatenate([*unseen.values()])))
+            print(line(f"{name}, excluded", unseen[name]))
+        print(line("all excluded", np.concatenate([*unseen.values()])))
         errors.append(round(float(np.sqrt(np.mean([np.mean(each**2) for each in unseen.values()]))), 2))
     for name, number in kernel(together[1], (errors[0], errors[1])):
         print(f'          "{name}": {json.dumps([float(f"{number.value:.3g}"), *number[1:]])},')

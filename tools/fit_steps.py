@@ -239,7 +239,7 @@ def print_scores(steps: Sequence[StepOps], device_s: dict[tuple[str, int], float
     every = scored(steps, device_s, what)
     of_device = [item for item in every if not item.waits_for_host]
     name = {"chip": "machine", "model": "model"}[what]
-    print(f"\nEvery {what} left out; steps that do not wait for the host:\n| {name} | rows | {' | '.join(_COLUMNS)} |\n{'|---' * 7}|")
+    print(f"\nEvery {what} excluded; steps that do not wait for the host:\n| {name} | rows | {' | '.join(_COLUMNS)} |\n{'|---' * 7}|")
     groups = [
         (group, [item for item in of_device if getattr(item, name) == group]) for group in sorted({getattr(i, name) for i in of_device})
     ]

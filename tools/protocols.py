@@ -216,8 +216,8 @@ def main() -> None:
         print(f"{name:20} {field:10} {value:.4g}")
     print({form: round(value, 3) for form, value in latencies.items()})
     show("fitted", errors(figures, vector, series, forms))
-    show("each GPU left out", left_out(figures, series, lambda each: each.gpu))
-    show("each form of node left out", left_out(figures, series, lambda each: each.form))
+    show("each GPU excluded", left_out(figures, series, lambda each: each.gpu))
+    show("each form of node excluded", left_out(figures, series, lambda each: each.form))
     if "--write" in sys.argv:
         write(values, latencies)
 
