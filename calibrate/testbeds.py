@@ -46,7 +46,7 @@ def testbed_for(placement: Placement, precision: str) -> Testbed:
     if placement.device != "cpu":
         testbed = _gpu_testbed(placement, precision)
     elif placement.ranks is None:
-        testbed = cpu_testbed(placement, precision)
+        return cpu_testbed(placement, precision)
     else:
         testbed = _cpu_group_testbed(placement, placement.ranks, precision)
     testbed.memory_limit_bytes = placement.memory_limit_bytes

@@ -79,7 +79,7 @@ def gpu_report(
 
 def _opener(device: str, minutes: float) -> str:
     """What opens the GPU in a probe's process. Raises SchedcastError for a device that is no GPU, and for no time."""
-    Placement(device)
+    Placement(device)  # refuses what is no device
     if device == "cpu":
         raise SchedcastError("--device cpu: this command is about a GPU; use cuda or cuda:N, or schedcast demo for the CPU")
     if not 0 < minutes < math.inf:
