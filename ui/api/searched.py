@@ -12,7 +12,7 @@ from traces.documents.search_result import SearchResult
 from ui.api.predicted import Predicted, around
 from ui.api.shown import Shown
 from ui.commands.searching import print_search
-from ui.service.jobs import progress, ranked, tried
+from ui.service.jobs import progress, ranking_of, tried
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,6 +49,7 @@ def search(predicted: Predicted, strategies: Sequence[str], processes: int | Non
     target, request = predicted.target, replace(predicted.request, strategies=tuple(strategies))
     job = predicted.job.on(target.machine.devices[0].kind)
     with around(job):
-        names = tried(request, job, target)
+        setup = Setup(job, target, request.shared)
+        names = tried(request, setup)
         with progress(f"searching {job.label}") as report:
-            return Searched(ranked(Setup(job, target), names, report, processes).result)
+            return Searched(ranking_of(setup, names, report, processes).result)

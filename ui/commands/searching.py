@@ -48,15 +48,15 @@ def search_plans(
     job = job.on(target.machine.devices[0].kind)
     if verify is not None:
         _check_here(target.costs, request)
-    names = shared_jobs.tried(request, job, target)
+    setup = Setup(job, target, request.shared)
+    names = shared_jobs.tried(request, setup)
     if verify is not None and any(split(name)[1] for name in names):
         raise SchedcastError("--verify runs one job, and --try varies it; leave out one of the two")
     if verify is not None and verify > len(names):
         raise SchedcastError(f"--verify {verify}: there are {len(names)} candidates; choose at most that many, such as 3")
     shared_jobs.caution([target], request)
-    setup = Setup(job, target, request.shared)
     with shared_jobs.progress(f"searching {job.label}", as_json) as progress:
-        ranking = shared_jobs.ranked(setup, names, progress, processes, cluster)
+        ranking = shared_jobs.ranking_of(setup, names, progress, processes, cluster)
     result, right = ranking.result, True
     if verify is not None and result.fitting:
         result, right = _verified(

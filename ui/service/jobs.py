@@ -19,7 +19,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import EAGER, GRAPH
 from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import HOSTS, THIS_CPU, THIS_GPU, machine_names, rated
-from simulator.model.job import DEFAULT, NAMED, Job, product_precision
+from simulator.model.job import DEFAULT, NAMED, product_precision
 from simulator.model.workloads import registry as workloads
 from simulator.plan.bodies.update import FORMS, STATE
 from simulator.plan.editor.editor import Fault, ScheduleEditor
@@ -303,23 +303,22 @@ def search(request: JobRequest, progress: Progress) -> Searched:
     """Rank everything that the request's strategies (none: all) offer. One search runs at a time. Each plan is reported to `progress`."""
     with _ONE_AT_A_TIME:
         asked = asked_of(request)
-        target = asked.target
+        setup = Setup(asked.job, asked.target, request.shared)
     with _ONE_SEARCH:
-        ranking = ranked(Setup(asked.job, target, request.shared), tried(request, asked.job, target), progress)
+        ranking = ranking_of(setup, tried(request, setup), progress)
     best, rival = (None if forecast is None else forecast.timeline for forecast in (ranking.best, ranking.rival))
     return Searched(ranking.result, best, rival)
 
 
-def tried(request: JobRequest, job: Job, target: Target) -> list[str]:
+def tried(request: JobRequest, setup: Setup) -> list[str]:
     """The plans that a search of a request tries. Raises SchedcastError for strategies that no executor runs, and for unknown options."""
-    shared = request.shared
-    strategies.check_shared(request.strategies or strategies.names(), shared)
+    strategies.check_shared(request.strategies or strategies.names(), setup.shared)
     for text in request.strategies:
-        strategies.require_executed(strategies.parse(text, shared)[0])
-    return candidates(job, target.machine, request.strategies, read_tries(request.tries) if request.tries else None, shared)
+        strategies.require_executed(strategies.parse(text, setup.shared)[0])
+    return candidates(setup, request.strategies, read_tries(request.tries) if request.tries else None)
 
 
-def ranked(setup: Setup, names: Sequence[str], progress: Progress, processes: int | None = None, cluster: str | None = None) -> Ranking:
+def ranking_of(setup: Setup, names: Sequence[str], progress: Progress, processes: int | None = None, cluster: str | None = None) -> Ranking:
     """Search among `names` with the cache, in several processes or on a Dask cluster, and rank the plans."""
     with workers(processes or usual_processes(len(names)), cluster) as run:
         return rank(searched(setup, names, run, progress, cache=Cache(setup.digest)))

@@ -16,7 +16,7 @@ from simulator.model.job import GraphArguments
 from simulator.plan.dependencies import dependencies_of
 from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy
 from simulator.predict.forecast import Forecast, forecast_of, plan_of
-from simulator.predict.intervals import DRAWS, Interval, Sensitivity, WeightedSensitivity, factors, most, step_interval
+from simulator.predict.intervals import Interval, Sensitivity, WeightedSensitivity, factors, most, step_interval
 from simulator.predict.search.bound import DEPENDENCIES, Bound, lower_bound, together, work_bound
 from simulator.predict.search.least import Least, least_of
 from simulator.predict.search.setup import GraphMissingError, Setup, unpacked
@@ -32,15 +32,6 @@ from traces.process import gc_paused
 _COUNTS = 1.0 - EQUAL
 
 
-class Chains(Data):
-    """A `predict.intervals.Sensitivity` that counts `weight` times."""
-
-    weight: float
-    step_s: float
-    chains: tuple[dict[str, float], ...]
-    deviations: dict[str, float]
-
-
 class Simulated(Data):
     """The result of a plan's simulation. `guessed`, `accuracy`: `Forecast.from_specifications` and `.accuracy`.
 
@@ -52,7 +43,7 @@ class Simulated(Data):
     mode: str
     guessed: float
     accuracy: float
-    sensitivity: tuple[Chains, ...]
+    sensitivity: Sensitivity | WeightedSensitivity
     peak_bytes: dict[str, int]
     memories: tuple[MemoryNeed, ...]
     semantics: dict[str, Any]
@@ -62,28 +53,24 @@ class Simulated(Data):
 
     def draws(self) -> np.ndarray:
         """Draws of the step time in seconds: those of common draws for all plans (`predict.intervals`)."""
-        parts = (part.weight * Sensitivity(part.step_s, part.chains, part.deviations).draws() for part in self.sensitivity)
-        return sum(parts, np.zeros(DRAWS))
+        return self.sensitivity.draws()
 
 
 class Evaluation(Data):
     """What is known of one candidate.
 
-    `bound_s`, `bound_by`: the lower bound of its step time; None and "" if it has no plan, and then there is a `refusal`. `work_s`: the
-    smaller `bound.work_bound`, which is checked first. `least_s`, `least_bytes`: the lower bounds that were known before it was planned
-    (`Least`); bytes are of the devices' memory. `planned_bytes`: the least that its plan allocates in the memory that it fills most.
-    `simulated`: None if it has no plan, or if its bound is so high that it was not simulated.
+    `bound`: the lower bound of its step time; None if it has no plan, and then there is a `refusal`. `work_s`: the smaller
+    `bound.work_bound`, which is checked first. `least`: what was known before it was planned. `planned_bytes`: the least that its plan
+    allocates in the memory that it fills most. `simulated`: None if it has no plan, or if its bound is so high that it was not simulated.
     """
 
     text: str
     strategy: str
     options: dict[str, Any]
     refusal: Refusal | None = None
-    bound_s: float | None = None
-    bound_by: str = ""
+    bound: Bound | None = None
     work_s: float | None = None
-    least_s: float | None = None
-    least_bytes: int | None = None
+    least: Least | None = None
     planned_bytes: int | None = None
     simulated: Simulated | None = None
 
@@ -100,11 +87,11 @@ class Evaluation(Data):
         return self.simulated
 
     @property
-    def known_bound_s(self) -> float:
-        """`bound_s`. Raises ValueError if it has no plan."""
-        if self.bound_s is None:
+    def known_bound(self) -> Bound:
+        """`bound`. Raises ValueError if it has no plan."""
+        if self.bound is None:
             raise ValueError(f"{self.text} has no plan")
-        return self.bound_s
+        return self.bound
 
     @property
     def at_limit(self) -> bool:
@@ -129,66 +116,55 @@ class Evaluation(Data):
         """An evaluation by another search, as a search that prunes above `most_s` seconds returns it; None if it must be simulated."""
         if self.refusal:
             return self
-        for bound_s in (self.least_s, self.work_s):
-            if bound_s is not None and prunes(bound_s, most_s):
-                return self.bounded(Bound(bound_s, DEPENDENCIES)).model_copy(update={"simulated": None})
-        if prunes(self.bound_s, most_s):
-            return self.model_copy(update={"simulated": None})
+        smaller = (bound_s for bound_s in (self.least and self.least.step_s, self.work_s) if bound_s is not None)
+        for bound in (*(Bound(bound_s, DEPENDENCIES) for bound_s in smaller), self.bound):
+            if bound is not None and prunes(bound.step_s, most_s):
+                return self.model_copy(update={"bound": bound, "simulated": None})
         return self if self.simulated is not None else None
-
-    def bounded(self, bound: Bound) -> "Evaluation":
-        """This evaluation with a bound."""
-        return self.model_copy(update={"bound_s": bound.step_s, "bound_by": bound.by})
 
     def refused(self, error: SchedcastError) -> "Evaluation":
         """This evaluation of a candidate that cannot be planned, or cannot fit."""
-        return self.model_copy(update={"refusal": Refusal.by(error), "bound_s": None, "bound_by": ""})
-
-    @property
-    def known(self) -> Least | None:
-        """What was known before it was planned."""
-        return None if self.least_s is None or self.least_bytes is None else Least(self.least_s, self.least_bytes)
+        return self.model_copy(update={"refusal": Refusal.by(error), "bound": None})
 
 
-def prunes(bound_s: float | None, most_s: float | None) -> bool:
+def prunes(bound_s: float, most_s: float | None) -> bool:
     """Whether a plan with this lower bound cannot take as little as `most_s` seconds."""
-    return bound_s is not None and most_s is not None and bound_s * _COUNTS > most_s
+    return most_s is not None and bound_s * _COUNTS > most_s
 
 
 def least_packed(packed: bytes, texts: Sequence[str]) -> list[Least | None]:
-    """`least_of` in any process."""
+    """`least_of` of candidates, in any process."""
     with gc_paused():
-        return least_of(unpacked(packed), texts)
+        return [least_of(unpacked(packed), text) for text in texts]
 
 
-def evaluate_packed(packed: bytes, text: str, most_s: float | None, known: Least | None = None) -> Evaluation | GraphArguments:
+def evaluate_packed(packed: bytes, text: str, most_s: float | None, least: Least | None = None) -> Evaluation | GraphArguments:
     """`evaluate` in any process. A graph that is missing is returned as the arguments of `Job.graph` that capture it."""
     try:
         with gc_paused():  # once: each end of a pause walks the heap
-            return evaluate(unpacked(packed), text, most_s, known)
+            return evaluate(unpacked(packed), text, most_s, least)
     except GraphMissingError as error:
         return error.wanted
 
 
-def decided(setup: Setup, text: str, most_s: float, known: Least) -> Evaluation | None:
+def decided(setup: Setup, text: str, most_s: float, least: Least) -> Evaluation | None:
     """The evaluation of a candidate that is refused or pruned because of its lower bounds; None if it must be planned."""
-    begun = unplanned(setup, text, known)
+    begun = unplanned(setup, text, least)
     try:
-        _checked({setup.target.machine.devices[0].memory: known.held_bytes}, setup.target.machine)
+        _checked({setup.target.machine.devices[0].memory: least.held_bytes}, setup.target.machine)
     except TooLargeError as error:
         return begun.refused(error)
-    return begun.bounded(Bound(known.step_s, DEPENDENCIES)) if prunes(known.step_s, most_s) else None
+    return begun.model_copy(update={"bound": Bound(least.step_s, DEPENDENCIES)}) if prunes(least.step_s, most_s) else None
 
 
-def evaluate(setup: Setup, text: str, most_s: float | None = None, known: Least | None = None) -> Evaluation:
+def evaluate(setup: Setup, text: str, most_s: float | None = None, least: Least | None = None) -> Evaluation:
     """Plan the candidate `text` (see `variants`), bound it, and simulate it unless it is pruned at `most_s` seconds.
 
-    Unless `most_s` is None, a plan that cannot fit in memory is refused without a simulation. `known`: `least` of the candidate.
+    Unless `most_s` is None, a plan that cannot fit in memory is refused without a simulation. `least`: `least_of` the candidate.
     """
-    begun = unplanned(setup, text, known)
-    candidate, text = text, split(text)[0]
+    begun = unplanned(setup, text, least)
     try:
-        setup = setup.of(candidate)[1]
+        text, setup = setup.of(text)
         target = setup.target
         planned = partial(plan_of, setup.job, text, target, setup.shared)
         plan = planned(1)
@@ -200,7 +176,7 @@ def evaluate(setup: Setup, text: str, most_s: float | None = None, known: Least 
         parts = [(part.segments[0].repeat or 1, part, model.resolve(part)) for part in plan.parts]
         multipliers = model.pair_multipliers
         bound = together([(count, work_bound(part, machine, costs, multipliers)) for count, part, costs in parts])
-        begun = begun.bounded(bound).model_copy(update={"work_s": bound.step_s})
+        begun = begun.model_copy(update={"bound": bound, "work_s": bound.step_s})
         if prunes(bound.step_s, most_s):
             return begun
         if plan.left_out is None:  # else this bound is that of the microbatches that the plan shows
@@ -210,7 +186,7 @@ def evaluate(setup: Setup, text: str, most_s: float | None = None, known: Least 
                     for count, part, costs in parts
                 ]
             )
-        begun = begun.bounded(bound)
+        begun = begun.model_copy(update={"bound": bound})
         if prunes(bound.step_s, most_s):
             return begun
         predicted = forecast_of(lambda few: plan if few == 1 else planned(few), target)
@@ -219,13 +195,10 @@ def evaluate(setup: Setup, text: str, most_s: float | None = None, known: Least 
         return begun.refused(error)
 
 
-def unplanned(setup: Setup, text: str, known: Least | None = None) -> Evaluation:
+def unplanned(setup: Setup, text: str, least: Least | None = None) -> Evaluation:
     """The evaluation of a candidate that was not planned yet."""
     strategy, options = strategies.parse(split(text)[0], setup.shared)
-    begun = Evaluation(text=text, strategy=strategy.name, options=option_values(options))
-    if known is not None:
-        begun = begun.model_copy(update={"least_s": known.step_s, "least_bytes": known.held_bytes})
-    return begun
+    return Evaluation(text=text, strategy=strategy.name, options=option_values(options), least=least)
 
 
 def _checked(held_bytes: Mapping[str, int], machine: Machine) -> int:
@@ -248,7 +221,7 @@ def _simulated(predicted: Forecast) -> Simulated:
         mode=timeline.mode,
         guessed=predicted.from_specifications,
         accuracy=predicted.accuracy,
-        sensitivity=_chains(predicted.sensitivity),
+        sensitivity=predicted.sensitivity,
         peak_bytes=predicted.peak_bytes,
         memories=predicted.memories,
         semantics=dict(predicted.plan.semantics),
@@ -256,11 +229,3 @@ def _simulated(predicted: Forecast) -> Simulated:
         mfu=planned_mfu(predicted.plan, predicted.machine, timeline.step_s, predicted.float32),
         held_bytes=dict(max(predicted.at_peak, key=lambda peak: peak.bytes).by_kind) if predicted.at_peak else {},
     )
-
-
-def _chains(sensitivity: Sensitivity | WeightedSensitivity) -> tuple[Chains, ...]:
-    if isinstance(sensitivity, WeightedSensitivity):
-        weighted = [(weight, own) for weight, part in sensitivity.parts for own in _chains(part)]
-        return tuple(own.model_copy(update={"weight": weight * own.weight}) for weight, own in weighted)
-    chains = tuple(map(dict, sensitivity.chains))
-    return (Chains(weight=1.0, step_s=sensitivity.step_s, chains=chains, deviations=dict(sensitivity.deviations)),)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from simulator.strategies.options import Portion
 from simulator.strategies.pipeline import planning
 from simulator.strategies.pipeline.cut import Cut
 from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD
-from simulator.strategies.registry import Strategy, parse
+from simulator.strategies.registry import parse
 from simulator.strategies.sharding.mesh import Mesh
 from simulator.strategies.sharding.units import Units
 from traces.errors import SchedcastError
@@ -52,12 +52,10 @@ class Microbatch(NamedTuple):
     division: Division
 
 
-def microbatch_of(setup: Setup, strategy: Strategy, options: Any) -> tuple[Microbatch, Portion] | None:
-    """The microbatch of a candidate, and its device's portion of it; None if that is not known without a plan.
-
-    `setup`: with the candidate's job.
-    """
-    job = setup.job
+def microbatch_of(setup: Setup, candidate: str) -> tuple[Microbatch, Portion] | None:
+    """The microbatch of a candidate, and its device's portion of it; None if that is not known without a plan."""
+    text, setup = setup.of(candidate)
+    job, (strategy, options) = setup.job, parse(text, setup.shared)
     try:
         portion = strategy.portion(job, setup.target.machine, options)
     except SchedcastError:
@@ -68,27 +66,18 @@ def microbatch_of(setup: Setup, strategy: Strategy, options: Any) -> tuple[Micro
     return Microbatch((job.batch // parts, parts, False), job.checkpoint, portion.division), portion
 
 
-def least(setup: Setup, strategy: Strategy, options: Any) -> Least | None:
-    """The lower bounds of a candidate; None if they are not known without a plan. `setup`: with the candidate's job."""
-    known = microbatch_of(setup, strategy, options)
-    if known is None:
-        return None
-    microbatch, portion = known
-    if microbatch not in setup.microbatches:
-        setup.microbatches[microbatch] = _OneDevice.of(setup, portion)
-    return setup.microbatches[microbatch].least(portion)
-
-
-def least_of(setup: Setup, candidates: Sequence[str]) -> list[Least | None]:
-    """`least` of some candidates, by their texts."""
-    known: list[Least | None] = []
-    for candidate in candidates:
-        text, own = setup.of(candidate)
-        try:
-            known.append(least(own, *parse(text, setup.shared)))
-        except SchedcastError:
-            known.append(None)
-    return known
+def least_of(setup: Setup, candidate: str) -> Least | None:
+    """The lower bounds of a candidate; None if they are not known without a plan."""
+    try:
+        known = microbatch_of(setup, candidate)
+        if known is None:
+            return None
+        microbatch, portion = known
+        if microbatch not in setup.microbatches:
+            setup.microbatches[microbatch] = _OneDevice.of(setup.of(candidate)[1], portion)
+        return setup.microbatches[microbatch].least(portion)
+    except SchedcastError:
+        return None  # its plan is refused, which says why
 
 
 class _Chunk(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 from simulator.machine.machine import Machine
 from simulator.model.tokens import tokens_of
 from simulator.predict.answers import least_measured
-from simulator.predict.forecast import Forecast, answer
+from simulator.predict.forecast import Forecast
 from simulator.predict.intervals import DRAWS, Interval
 from simulator.predict.search.evaluation import Evaluation, prunes
 from simulator.predict.search.search import Search, margin
@@ -41,7 +41,7 @@ def rank(search: Search) -> Ranking:
     setup, job = search.setup, search.setup.job
     target = setup.target
     loops = [text for text in references(target.machine) if text in PARALLEL_LOOPS]
-    known = [answer(job, name, target, setup.shared) for name in (BASELINE, PYTORCH, *loops)]
+    known = [setup.answer(name) for name in (BASELINE, PYTORCH, *loops)]
     baseline, plain, *parallel = (None if isinstance(each, Refusal) else each for each in known)
     fitting = sorted((each for each in search.simulated if each.fits), key=lambda each: (each.at_limit, each.result.step_s))
     others = sorted((each for each in search.simulated if not each.fits), key=lambda each: each.result.step_s)
@@ -60,8 +60,10 @@ def rank(search: Search) -> Ranking:
     ]
     pruned = [each for each in search.evaluations if each.simulated is None and not each.refusal]
     rival = next((each for each in fitting if family(each.strategy) != family(fitting[0].strategy)), None)
-    best_forecast, rival_forecast = (_forecast(search, each) for each in (fitting[0] if fitting else None, rival))
-    bounds = [each.known_bound_s for each in (*fitting, *pruned)]
+    best_forecast, rival_forecast = (
+        None if each is None else required(setup.answer(each.text)) for each in (fitting[0] if fitting else None, rival)
+    )
+    bounds = [each.known_bound.step_s for each in (*fitting, *pruned)]
     result = SearchResult(
         model=job.model,
         batch_size=job.batch,
@@ -145,8 +147,8 @@ def _row(
         behind=simulated.step_s / best.result.step_s if best is not None else None,
         behind_interval=behind,
         probability=min(1.0, probability),
-        bound_s=each.known_bound_s,
-        bound_by=each.bound_by,
+        bound_s=each.known_bound.step_s,
+        bound_by=each.known_bound.by,
         why_not=simulated.why_not,
         mfu=simulated.mfu,
         held_bytes=simulated.held_bytes,
@@ -162,7 +164,7 @@ def _refused(text: str, refusal: Refusal) -> RefusedPlan:
 
 def _pruned(each: Evaluation, fitting: Sequence[Evaluation]) -> PrunedPlan:
     """A plan that was not simulated, and what beats it: the fastest plan of its strategy, of its family or of all, the first that does."""
-    row = PrunedPlan(plan=each.text, bound_s=each.known_bound_s, bound_by=each.bound_by)
+    row = PrunedPlan(plan=each.text, bound_s=each.known_bound.step_s, bound_by=each.known_bound.by)
     for other in sorted(fitting, key=lambda other: margin(other.strategy, each.strategy)):  # stable: each margin's fastest first
         if prunes(row.bound_s, margin(other.strategy, each.strategy) * other.result.step_s):
             return row.model_copy(update={"beaten_by": other.text, "over": row.bound_s / other.result.step_s})
@@ -178,11 +180,3 @@ def _difference(before: Forecast | None, after: Forecast | None):
     if before is None or after is None or before.parts is None or after.parts is None or before.plan == after.plan:
         return ()
     return waterfall(before.parts, after.parts)
-
-
-def _forecast(search: Search, each: Evaluation | None) -> Forecast | None:
-    """The forecast of a candidate, whose timeline evaluations do not keep."""
-    if each is None:
-        return None
-    text, setup = search.setup.of(each.text)
-    return required(answer(setup.job, text, setup.target, setup.shared))

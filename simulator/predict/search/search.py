@@ -14,17 +14,15 @@ from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from math import inf
 from pathlib import Path
-from types import MappingProxyType
 from uuid import uuid4
 
 from pydantic import ValidationError
 
-from simulator.machine.machine import Machine
-from simulator.model.job import GraphArguments, Job
+from simulator.model.job import GraphArguments
 from simulator.predict.search.evaluation import Evaluation, decided, evaluate_packed, least_packed, unplanned
 from simulator.predict.search.least import Least, Microbatch, microbatch_of
 from simulator.predict.search.setup import Setup
-from simulator.predict.search.variants import Tries, but_microbatches, split, usual_tries, variants, varied
+from simulator.predict.search.variants import Tries, but_microbatches, split, usual_tries, variants
 from simulator.predict.search.workers import Workers
 from simulator.strategies import registry as strategies
 from traces.cache import cache_folder, cached, store
@@ -82,19 +80,18 @@ class Search:
         return [evaluation for evaluation in self.evaluations if evaluation.simulated is not None]
 
 
-def candidates(
-    job: Job, machine: Machine, requested: Sequence[str] = (), tries: Tries | None = None, shared: Mapping[str, str] = MappingProxyType({})
-) -> list[str]:
+def candidates(setup: Setup, requested: Sequence[str] = (), tries: Tries | None = None) -> list[str]:
     """What a search tries: by default, everything that the machine's strategies offer (`Strategy.texts`) for each variant of the job; for a
     language model on several devices, of those for such (`Strategy.for_language_models`).
 
     `tries`: the variants; by default the usual ones (see `variants`), for strategies that use several devices. Of variants that make one
-    plan, since a pipeline has as many microbatches by default, the last counts. `shared`: the options of `--set`.
+    plan, since a pipeline has as many microbatches by default, the last counts.
 
     A strategy that is requested by its name alone means everything that it offers; with options, that one plan. The default plan
     of each strategy comes first, then the second candidate of each, and so on. A search plans candidates without known lower bounds in this
     order.
     """
+    job, machine = setup.job, setup.target.machine
     usual = usual_tries(job, machine)
     known = strategies.names(len(machine.devices))
     names = requested or [name for name in known if not usual or strategies.get(name).for_language_models]
@@ -104,18 +101,18 @@ def candidates(
     several = {text: tries or (usual if strategies.get(text.partition(":")[0]).least_devices > 1 else {}) for text in texts}
     every = ((number, candidate) for text, own in several.items() for number, candidate in variants(text, own))
     listed = [candidate for _, candidate in sorted(every, key=lambda numbered: numbered[0])]
-    different = {_plan_of(candidate, job, machine, shared): candidate for candidate in listed}
+    different = {_plan_of(candidate, setup): candidate for candidate in listed}
     kept = frozenset(different.values())
     return [candidate for candidate in listed if candidate in kept]
 
 
-def _plan_of(candidate: str, job: Job, machine: Machine, shared: Mapping[str, str]) -> Hashable:
+def _plan_of(candidate: str, setup: Setup) -> Hashable:
     """What is the same for candidates that make one plan."""
     text, values = split(candidate)
     if "accumulate" in values:
-        strategy, options = strategies.parse(text, shared)
+        strategy, options = strategies.parse(text, setup.shared)
         with suppress(SchedcastError):  # its plan is refused, which says why
-            portion = strategy.portion(varied(job, candidate), machine, options)
+            portion = strategy.portion(setup.of(candidate)[1].job, setup.target.machine, options)
             return candidate if portion is None else (*but_microbatches(candidate), portion)
     return candidate
 
@@ -177,11 +174,10 @@ class _Evaluated:
         for text in texts:
             stored = self._stored(text)
             if stored is not None:
-                if stored.known is not None:
-                    self._least[text] = stored.known
+                if stored.least is not None:
+                    self._least[text] = stored.least
                 continue
-            own, setup = self._setup.of(text)
-            known = microbatch_of(setup, *strategies.parse(own, setup.shared))
+            known = microbatch_of(self._setup, text)
             if known is not None:
                 microbatch, portion = known
                 alike.setdefault(microbatch.graph, {}).setdefault(microbatch, []).append(text)
@@ -298,8 +294,8 @@ def _smaller(known: Iterable[Evaluation]) -> list[str]:
     known = list(known)
     held = min((max(need.needed_bytes for need in each.result.memories) for each in known if each.fits), default=0)
     pruned = [each for each in known if each.simulated is None and not each.refusal]
-    needed = {each.text: each.planned_bytes or each.least_bytes or inf for each in pruned}
-    smaller = sorted((each for each in pruned if needed[each.text] < held), key=lambda each: (needed[each.text], each.bound_s))
+    needed = {each.text: each.planned_bytes or (each.least and each.least.held_bytes) or inf for each in pruned}
+    smaller = sorted((each for each in pruned if needed[each.text] < held), key=lambda each: (needed[each.text], each.known_bound.step_s))
     return [each.text for each in smaller[:SMALLEST]]
 
 

@@ -13,9 +13,11 @@ from typing import Any
 from simulator.model import graph as graphs
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import GraphArguments, Job
+from simulator.predict.forecast import Forecast, answer
 from simulator.predict.search.variants import split, varied
 from simulator.predict.target import Target
 from traces.documents.measured_step import MeasuredStep, step_name
+from traces.errors import Refusal
 
 #: What of the packages decides an evaluation: everything that plans, costs and simulates. Part of a cached evaluation's key.
 _CODE = Path(__file__).parents[2]
@@ -62,6 +64,11 @@ class Setup:
     def of(self, candidate: str) -> "tuple[str, Setup]":
         """The strategy's text of a candidate, and this setup with its variant of the job. Raises SchedcastError if there is none."""
         return split(candidate)[0], replace(self, job=varied(self.job, candidate))
+
+    def answer(self, candidate: str) -> Forecast | Refusal:
+        """The forecast of a candidate, or why there is none."""
+        text, own = self.of(candidate)
+        return answer(own.job, text, own.target, own.shared)
 
     @property
     def first(self) -> GraphArguments:

@@ -52,21 +52,21 @@ def here(calls):
 @pytest.fixture(scope="module")
 def everything(setup):
     """A search that prunes nothing."""
-    return search(setup, candidates(setup.job, setup.target.machine, NAMES), here, prune=False)
+    return search(setup, candidates(setup, NAMES), here, prune=False)
 
 
 def test_candidates_are_what_the_strategies_offer_the_defaults_first(setup):
-    texts = candidates(setup.job, setup.target.machine)
+    texts = candidates(setup)
     count = len(strategies.names(2))
     assert texts[:count] == strategies.names(2)
     assert len(texts) == len(set(texts)) > 60
     assert {"turbodl:fuse=backward", "data-parallel:update=forward-fusion", "data-parallel:update=backward-fusion,priorities=on"} <= {
         *texts
     }
-    assert candidates(setup.job, setup.target.machine, ["gpipe", "turbodl:alpha=2"])[:2] == ["gpipe", "turbodl:alpha=2"]
-    assert candidates(setup.job, setup.target.machine, ["turbodl:alpha=2"]) == ["turbodl:alpha=2"]
-    assert len(candidates(Job("resnet50", 32), setup.target.machine)) >= 100
-    one = candidates(setup.job, core_groups(1))
+    assert candidates(setup, ["gpipe", "turbodl:alpha=2"])[:2] == ["gpipe", "turbodl:alpha=2"]
+    assert candidates(setup, ["turbodl:alpha=2"]) == ["turbodl:alpha=2"]
+    assert len(candidates(replace(setup, job=Job("resnet50", 32)))) >= 100
+    one = candidates(setup_on(core_groups(1)))
     assert {text.partition(":")[0] for text in one} == set(strategies.names(1))
 
 
@@ -83,7 +83,7 @@ def test_two_devices_win_over_a_fast_link_and_lose_over_a_slow_one():
 
 @pytest.mark.thorough
 def test_pruning_never_changes_the_best_plan(setup, everything):
-    pruned = search(setup, candidates(setup.job, setup.target.machine, NAMES), here)
+    pruned = search(setup, candidates(setup, NAMES), here)
     both = rank(pruned).result, rank(everything).result
     assert both[0].best == both[1].best
     assert both[0].winner.step_s == both[1].winner.step_s == min(plan.step_s for plan in both[1].fitting)
@@ -209,7 +209,7 @@ def test_the_document_goes_to_a_file_and_back(everything, tmp_path):
 
 def test_unknown_strategies_and_clusters_are_refused(setup):
     with pytest.raises(UnknownNameError, match="did you mean 'gpipe'"):
-        candidates(setup.job, setup.target.machine, ["gpipes"])
+        candidates(setup, ["gpipes"])
     with refuses(Code.REQUEST, r"--cluster tcp://127\.0\.0\.1:1"), workers(1, "tcp://127.0.0.1:1"):
         pass
 

@@ -9,13 +9,12 @@ from simulator.engine.memory.over_time import beside_bytes
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.predict.search.evaluation import evaluate
-from simulator.predict.search.least import least, microbatch_of
+from simulator.predict.search.least import least_of, microbatch_of
 from simulator.predict.search.ranking import rank
 from simulator.predict.search.search import Cache, candidates, search
 from simulator.predict.search.setup import Setup
 from simulator.predict.search.variants import read_tries, split, usual_tries, varied
 from simulator.predict.target import Target
-from simulator.strategies import registry as strategies
 from traces.errors import SchedcastError
 
 LM = "lm:form=llama,layers=2,d_model=256,heads=4,ffn=512,vocab=500"
@@ -41,7 +40,7 @@ def setup():
 @pytest.fixture(scope="module")
 def everything(setup):
     """All candidates, simulated."""
-    return search(setup, candidates(setup.job, setup.target.machine, STRATEGIES, TRIES), here, prune=False)
+    return search(setup, candidates(setup, STRATEGIES, TRIES), here, prune=False)
 
 
 def test_a_language_model_on_several_devices_is_tried_with_other_microbatches_and_checkpointing(setup):
@@ -50,17 +49,15 @@ def test_a_language_model_on_several_devices_is_tried_with_other_microbatches_an
     assert usual_tries(replace(JOB, accumulate=2, batch=6), setup.target.machine) == {"checkpoint": usual["checkpoint"]}
     assert usual_tries(replace(JOB, checkpoint="full"), setup.target.machine) == {"accumulate": usual["accumulate"]}
     assert usual_tries(Job("resnet18", 16), setup.target.machine) == usual_tries(JOB, load_machine("h100")) == {}
-    texts = candidates(
-        JOB, setup.target.machine, ["fsdp:shard=1", "turbodl:alpha=2"], read_tries(["accumulate=1,2", "checkpoint=none,full"])
-    )
+    texts = candidates(setup, ["fsdp:shard=1", "turbodl:alpha=2"], read_tries(["accumulate=1,2", "checkpoint=none,full"]))
     assert texts[:2] == ["fsdp:shard=1 --accumulate 1 --checkpoint none", "fsdp:shard=1 --accumulate 2 --checkpoint none"]
     assert len(texts) == 8  # explicit values are tried with every strategy
-    assert "turbodl:alpha=2" in candidates(JOB, setup.target.machine, ["fsdp:shard=1", "turbodl:alpha=2"])
+    assert "turbodl:alpha=2" in candidates(setup, ["fsdp:shard=1", "turbodl:alpha=2"])
 
 
 def test_a_language_model_is_tried_with_stages_divided_layers_tokens_and_experts():
     def tried(job, machine):
-        return {split(text)[0] for text in candidates(job, load_machine(machine))}
+        return {split(text)[0] for text in candidates(Setup(job, Target.of(CostModel(load_machine(machine)))))}
 
     few = tried(replace(JOB, batch=64), "16xh100")
     assert {"fsdp:tp=8,shard=1", "1f1b:stages=16", "1f1b:stages=4,replicas=4,shard=1", "1f1b:stages=2,tp=8"} <= few
@@ -71,9 +68,9 @@ def test_a_language_model_is_tried_with_stages_divided_layers_tokens_and_experts
 
 def test_what_a_pipeline_does_by_default_is_tried_once(setup):
     """It has four microbatches for two stages."""
-    texts = candidates(JOB, setup.target.machine, ["1f1b:stages=2"], {"accumulate": ("1", "2", "4")})
+    texts = candidates(setup, ["1f1b:stages=2"], {"accumulate": ("1", "2", "4")})
     assert texts == ["1f1b:stages=2 --accumulate 2", "1f1b:stages=2 --accumulate 4"]
-    texts = candidates(JOB, setup.target.machine, ["1f1b:stages=2"], {"accumulate": ("1", "4")}, {"microbatches": "2"})
+    texts = candidates(replace(setup, shared={"microbatches": "2"}), ["1f1b:stages=2"], {"accumulate": ("1", "4")})
     assert texts == ["1f1b:stages=2 --accumulate 1", "1f1b:stages=2 --accumulate 4"]  # the latter contradicts it
 
 
@@ -112,7 +109,7 @@ def test_a_search_with_pruning_finds_what_a_simulation_of_everything_finds(setup
     reserved = sorted(each.simulated.memories[0].reserved_bytes for each in everything.simulated)
     middle = reserved[len(reserved) // 2]  # a driver and a context take less of a small memory than of an H100's
     tight = replace(setup, target=replace(setup.target, machine=setup.target.machine.with_memory_limit(middle + beside_bytes(middle))))
-    texts = candidates(JOB, tight.target.machine, STRATEGIES, TRIES)
+    texts = candidates(tight, STRATEGIES, TRIES)
     pruned = rank(search(tight, texts, here)).result
     every = rank(search(tight, texts, here, prune=False)).result
     steps = {plan.plan: plan for plan in every.plans}
@@ -128,8 +125,7 @@ def test_a_search_with_pruning_finds_what_a_simulation_of_everything_finds(setup
 
 def is_bounded(setup, each) -> bool:
     """Whether what is known of a candidate before it is planned is true of its simulated plan."""
-    text, own = setup.of(each.text)
-    bound = least(own, *strategies.parse(text))
+    bound = least_of(setup, each.text)
     memories = {device.memory for device in setup.target.machine.devices}
     needed = max(need.needed_bytes for need in each.simulated.memories if need.name in memories)
     return 0 < bound.step_s <= each.simulated.step_s and 0 < bound.held_bytes <= needed
@@ -178,11 +174,10 @@ def test_what_is_held_at_least_does_not_shrink_as_microbatches_grow(setup):
         for checkpoint in TRIES["checkpoint"]:
             held = {}
             for accumulate in TRIES["accumulate"]:
-                own, varied_setup = setup.of(f"{text} --accumulate {accumulate} --checkpoint {checkpoint}")
-                parsed = strategies.parse(own)
-                microbatch, portion = microbatch_of(varied_setup, *parsed)
+                candidate = f"{text} --accumulate {accumulate} --checkpoint {checkpoint}"
+                microbatch, portion = microbatch_of(setup, candidate)
                 if portion.microbatches > 1:
-                    held[microbatch.graph[0]] = least(varied_setup, *parsed).held_bytes
+                    held[microbatch.graph[0]] = least_of(setup, candidate).held_bytes
             assert len(held) >= 2
             assert [held[size] for size in sorted(held)] == sorted(held.values()), (text, checkpoint)
 
@@ -190,10 +185,10 @@ def test_what_is_held_at_least_does_not_shrink_as_microbatches_grow(setup):
 @pytest.mark.thorough
 def test_what_was_simulated_because_it_may_be_small_stays_in_the_cache(setup, tmp_path, monkeypatch):
     monkeypatch.setenv("SCHEDCAST_CACHE", str(tmp_path))
-    texts = candidates(JOB, setup.target.machine, ("fsdp:shard=1", "fsdp:tp=2"), TRIES)
+    texts = candidates(setup, ("fsdp:shard=1", "fsdp:tp=2"), TRIES)
     first = search(setup, texts, here, cache=Cache(setup.digest))
     best_s = rank(first).result.winner.step_s
-    assert [each.text for each in first.simulated if each.least_s > 2 * best_s]  # pruned at first
+    assert [each.text for each in first.simulated if each.least.step_s > 2 * best_s]  # pruned at first
 
     def nobody(calls):
         raise AssertionError(list(calls))
