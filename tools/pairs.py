@@ -19,9 +19,8 @@ from simulator.predict.forecast import Forecast
 from simulator.predict.judgments import Judgment, by_rule, record, scored
 from simulator.predict.pairs import Pair, Side, judged, predicted_side
 from simulator.predict.rule_records import DATA, text
-from simulator.replay.steady import pace_s
 from simulator.replay.whatif.loader import with_workers
-from simulator.replay.whatif.ranking import RERUN, changed_step_s, step_after_s
+from simulator.replay.whatif.ranking import RERUN, Before, changed_step_s
 from tests.support.loader_traces import OF_PAIR
 from tests.support.shared_data import shared_folder
 from tests.support.small_replays import load_replay
@@ -97,10 +96,10 @@ def loader_judgments(folder: Path) -> Iterator[Judgment]:
     for name, gain in of_traces(folder / PAIRS).items():
         costs = OF_PAIR["c" if name.endswith("_b") else "b"]
         replay = load_replay(folder / "kineto" / f"{name}.json.gz")
-        before_s, pace = changed_step_s(replay), pace_s(replay)
-        usual, least, most = (step_after_s(with_workers(replay, 4, costs.times(factor)), before_s, pace) for factor in (1, 0, 2))
-        interval = (before_s / ((1 + RERUN) * most), before_s / ((1 - RERUN) * least))
-        yield Judgment("loader", f"{name}: loader workers=4", "pytorch/kineto", gain, before_s / usual, interval, way="trace")
+        before = Before(replay, changed_step_s(replay))
+        usual, least, most = (before.step_after_s(with_workers(replay, 4, costs.times(factor))) for factor in (1, 0, 2))
+        interval = (before.step_s / ((1 + RERUN) * most), before.step_s / ((1 - RERUN) * least))
+        yield Judgment("loader", f"{name}: loader workers=4", "pytorch/kineto", gain, before.step_s / usual, interval, way="trace")
 
 
 def records(folder: Path, rules: Iterable[str] = ()) -> tuple[list[Judgment], RuleRecords]:

@@ -11,11 +11,12 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.plan.bodies.host import Recorded
 from simulator.plan.plan import Plan
-from simulator.plan.task import COLLECTIVE, FORWARD, TRANSFER, UPDATE, Segment
+from simulator.plan.task import COLLECTIVE, FORWARD, TRANSFER, UPDATE, Segment, Task
 from simulator.replay.compare import boundaries, times_of
 from simulator.replay.nodes import ARRIVAL, GRAPH_PAUSE, HOST, LOST_LAUNCH, Graph, Node, add_threads, rank_prefix, short_name
 from simulator.replay.ranks import joined, transfer_s
@@ -110,8 +111,11 @@ class _Builder:
         ]
         end_s = max(span.end_s for span in spans if span.device != HOST)
         recorded = Timeline("measured", tuple(sorted(spans, key=lambda span: span.start_s)), 0.0, (0.0, end_s))
-        steps = self._steps(plan, recorded, order)
-        return Replay(plan, self._machine(next_stream), steps, tuple(self.notes), recorded, self._doubt(sum(map(len, groups)), alone))
+        doubt = self._doubt(sum(map(len, groups)), alone)
+        replay = Replay(plan, self._machine(next_stream), self._steps(tasks, order), tuple(self.notes), recorded, doubt)
+        lengths = pairwise(boundaries(replay, times_of(recorded)))
+        steps = (replace(step, measured_s=end - begin) for step, (begin, end) in zip(replay.steps, lengths, strict=True))
+        return replace(replay, steps=tuple(steps))
 
     def _add_rank(self, number: int, streams: dict[int, int], next_stream: int, transfers: dict, arrivals: dict) -> int:
         """Add the threads and the device work of one rank. Returns the next free host stream."""
@@ -205,18 +209,14 @@ class _Builder:
             memories.append(Memory(f"memory of {name}", 0, 1.0, 0))
         return Machine("recorded", tuple(devices), tuple(memories))
 
-    def _steps(self, plan: Plan, recorded: Timeline, order: list[int]) -> tuple[RecordedStep, ...]:
+    def _steps(self, tasks: Sequence[Task], order: list[int]) -> tuple[RecordedStep, ...]:
+        """The recorded steps, without their lengths."""
         nodes, names = self.graph.nodes, self.iterations[0].names
         members: dict[int, list[str]] = {}
-        for task, position in zip(plan.tasks, order, strict=True):
+        for task, position in zip(tasks, order, strict=True):
             if nodes[position].recorded_s is not None and task.device != HOST:
                 members.setdefault(nodes[position].key[0], []).append(task.name)
-        steps = tuple(RecordedStep(name, members[i][0], members[i][-1], 0.0) for i, name in enumerate(names) if i in members)
-        borders = boundaries(plan, steps, times_of(recorded))
-        return tuple(
-            RecordedStep(step.name, step.first_task, step.last_task, end - begin)
-            for step, begin, end in zip(steps, borders, borders[1:], strict=False)
-        )
+        return tuple(RecordedStep(name, members[i][0], members[i][-1], 0.0) for i, name in enumerate(names) if i in members)
 
     def _doubt(self, together: int, alone: int) -> str:
         """Return why the waits of ranks are uncertain. `together`, `alone`: collectives with and without a partner on another rank."""

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from statistics import fmean
 
-from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from simulator.replay.nodes import ARRIVAL, is_host
-from simulator.replay.replay import RecordedStep, Replay, lane_name, predecessors
+from simulator.replay.nodes import is_host
+from simulator.replay.replay import Replay, lane_name, predecessors
 from traces.documents.replay_result import MisplacedKernel, ReplayStep, StreamBusy
 from traces.documents.timeline import Span, Timeline, busy_seconds
 from traces.formats.recording import COLLECTIVE, KERNEL
@@ -57,13 +56,13 @@ def compare(replay: Replay, simulated: Timeline, worst: int = 10) -> ReplayCompa
 
     Raises ValueError for a replay without a recorded timeline.
     """
-    measured = device_part(replay.plan, replay.recording)
-    predicted = device_part(replay.plan, simulated)
-    sides = [(boundaries(replay.plan, replay.steps, times_of(t)), t) for t in (measured, predicted)]
+    measured = device_part(replay, replay.recording)
+    predicted = device_part(replay, simulated)
+    sides = [(boundaries(replay, times_of(t)), t) for t in (measured, predicted)]
     lengths = [[b - a for a, b in pairwise(borders)] for borders, _ in sides]
     steps = tuple(ReplayStep(name=step.name, measured_s=m, simulated_s=s) for step, m, s in zip(replay.steps, *lengths, strict=True))
     counted = [(*counted_steps(borders), t) for borders, t in sides]
-    exposed_m, exposed_s = (_exposed(replay.plan, t, begin, end) / number for begin, end, number, t in counted)
+    exposed_m, exposed_s = (_exposed(replay, t, begin, end) / number for begin, end, number, t in counted)
     period_m, period_s = ((end - begin) / number for begin, end, number, _ in counted)
     misplaced = _worst(replay, measured, simulated, predicted, worst)
     return ReplayComparison(
@@ -83,14 +82,14 @@ def times_of(timeline: Timeline) -> dict[str, tuple[float, float]]:
     return {span.task: (span.start_s, span.end_s) for span in timeline.spans}
 
 
-def boundaries(plan: Plan, steps: Sequence[RecordedStep], times: Mapping[str, tuple[float, float]]) -> list[float]:
+def boundaries(replay: Replay, times: Mapping[str, tuple[float, float]]) -> list[float]:
     """Return the start of the first iteration, followed by the end of each iteration's device work.
 
     The start is the end of the work before the first iteration, or the start of its first work if there is none before it. `times`: start
     and end by task.
     """
-    position = {task.name: index for index, task in enumerate(plan.tasks)}
-    works = [(index, times[task.name]) for index, task in enumerate(plan.tasks) if task.name in times and not is_host(task)]
+    position, steps = replay.position, replay.steps
+    works = [(index, times[task.name]) for index, task in enumerate(replay.plan.tasks) if task.name in times and not is_host(task)]
     firsts, reached = [index for index, _ in works], []
     latest = float("-inf")
     for _, (_, end_s) in works:
@@ -109,22 +108,10 @@ def counted_steps(borders: Sequence[float]) -> tuple[float, float, int]:
     return counted[0], counted[-1], len(counted) - 1
 
 
-def arrivals(plan: Plan) -> dict[str, str]:
-    """Return the arrival task by joined collective: it is the task before the collective in its lane."""
-    arrival_of: dict[str, str] = {}
-    waiting: dict[tuple[str, int], str] = {}
-    for task in plan.tasks:
-        if ARRIVAL in task.name:
-            waiting[task.lane] = task.name
-        elif task.lane in waiting:
-            arrival_of[task.name] = waiting.pop(task.lane)
-    return arrival_of
-
-
-def device_part(plan: Plan, timeline: Timeline) -> Timeline:
+def device_part(replay: Replay, timeline: Timeline) -> Timeline:
     """Return the device work of a replay's timeline; a joined collective starts with its own arrival."""
-    arrival_of = arrivals(plan)
-    works = {task.name for task in plan.tasks if not is_host(task)} - set(arrival_of.values())
+    arrival_of = replay.arrivals
+    works = {task.name for task in replay.plan.tasks if not is_host(task)} - set(arrival_of.values())
     starts = {span.task: span.start_s for span in timeline.spans}
     return replace(
         timeline,
@@ -150,9 +137,9 @@ def _streams(sides: Sequence[tuple[float, float, int, Timeline]]) -> tuple[Strea
     )
 
 
-def _exposed(plan: Plan, timeline: Timeline, begin_s: float, end_s: float) -> float:
+def _exposed(replay: Replay, timeline: Timeline, begin_s: float, end_s: float) -> float:
     """Return the seconds in the window with a collective and without a compute kernel, as the mean over the devices with collectives."""
-    category = {task.name: task.body.category for task in plan.tasks if not is_host(task)}
+    category = {task.name: task.body.category for task in replay.plan.tasks if not is_host(task)}
     collectives: dict[str, list[Span]] = {}
     kernels: dict[str, list[Span]] = {}
     for span in timeline.spans:
@@ -171,7 +158,7 @@ def _worst(replay: Replay, measured: Timeline, simulated: Timeline, predicted: T
     tasks = {task.name: task for task in replay.plan.tasks}
     recorded = {span.task: span.start_s for span in measured.spans}
     starts = {span.task: span.start_s for span in predicted.spans}
-    critical = _critical_predecessors(replay.plan, simulated)
+    critical = _critical_predecessors(replay, simulated)
     errors = {name: starts[name] - recorded[name] for name in recorded if name in starts}
     roots: dict[str, str] = {}  # in issue order, so that the predecessor of a work has its root already
     for task in replay.plan.tasks:
@@ -200,10 +187,10 @@ def _worst(replay: Replay, measured: Timeline, simulated: Timeline, predicted: T
     return tuple(misplaced.values())
 
 
-def _critical_predecessors(plan: Plan, simulated: Timeline) -> dict[str, str]:
+def _critical_predecessors(replay: Replay, simulated: Timeline) -> dict[str, str]:
     """Return by work the task that ended last of all that it waited for in the simulation (for a joined collective: before its arrival)."""
-    critical = predecessors(plan.tasks, {span.task: span.end_s for span in simulated.spans})
-    return critical | {name: critical[arrival] for name, arrival in arrivals(plan).items() if arrival in critical}
+    critical = predecessors(replay.plan.tasks, {span.task: span.end_s for span in simulated.spans})
+    return critical | {name: critical[arrival] for name, arrival in replay.arrivals.items() if arrival in critical}
 
 
 def _reason(tasks: dict[str, Task], name: str, predecessor: str | None, error_s: float) -> str:

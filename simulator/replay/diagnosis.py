@@ -26,7 +26,7 @@ from math import fsum
 from typing import NamedTuple, TypeVar
 
 from simulator.plan.task import Task
-from simulator.replay.compare import arrivals, boundaries, device_part, times_of
+from simulator.replay.compare import boundaries, device_part, times_of
 from simulator.replay.nodes import ARRIVAL, GAP, HOST, LOST_LAUNCH, rank_of
 from simulator.replay.replay import Replay, predecessors
 from traces.documents.replay_result import HostWait, Part, RankWait, StepPart
@@ -89,11 +89,12 @@ def mean_of(steps: Sequence[StepDiagnosis]) -> tuple[StepPart, ...]:
 
 def diagnose_steps(replay: Replay, timeline: Timeline) -> tuple[StepDiagnosis, ...]:
     """Return the diagnosis of every step. `timeline`: the recording of `replay`, or its simulation."""
-    borders = boundaries(replay.plan, replay.steps, times_of(timeline))
+    borders = boundaries(replay, times_of(timeline))
     devices: dict[str, list[Span]] = {}
-    for span in device_part(replay.plan, timeline).spans:
+    works = device_part(replay, timeline)
+    for span in works.spans:
         devices.setdefault(span.device, []).append(span)
-    causes = _Causes(replay, timeline)
+    causes = _Causes(replay, timeline, works)
     totals = [dict.fromkeys(Part, 0.0) for _ in replay.steps]
     waits: list[dict[str, float]] = [defaultdict(float) for _ in replay.steps]
     ranks: list[dict[int, float]] = [defaultdict(float) for _ in replay.steps]
@@ -164,18 +165,18 @@ def _by_step(items: Iterable[_Timed], borders: Sequence[float]) -> Iterator[tupl
 
 
 class _Causes:
-    """Finds out why a device is busy or idle, from the times of one timeline."""
+    """Finds out why a device is busy or idle, from the times of one timeline. `works`: its `device_part`."""
 
-    def __init__(self, replay: Replay, timeline: Timeline):
+    def __init__(self, replay: Replay, timeline: Timeline, works: Timeline):
         tasks = replay.plan.tasks
-        self.position = {task.name: index for index, task in enumerate(tasks)}
+        self._position = replay.position
         self._tasks: Mapping[str, Task] = {task.name: task for task in tasks}
         self._times = times_of(timeline)
         self._waited_for = predecessors(tasks, {task: end_s for task, (_, end_s) in self._times.items()})
         self._before_in_thread = self._host_before(tasks)
         self._gaps = {device.name: device.task_overhead_s for device in replay.machine.devices}
-        self._arrival_of = arrivals(replay.plan)
-        self._all_arrived = self._last_arrivals(device_part(replay.plan, timeline))
+        self._arrival_of = replay.arrivals
+        self._all_arrived = self._last_arrivals(works)
 
     def _host_before(self, tasks: Sequence[Task]) -> dict[str, str]:
         """Return by task of a host thread the previous one."""
@@ -188,9 +189,9 @@ class _Causes:
                 last[task.lane] = task.name
         return before
 
-    def _last_arrivals(self, devices: Timeline) -> dict[str, tuple[float, int | None]]:
+    def _last_arrivals(self, works: Timeline) -> dict[str, tuple[float, int | None]]:
         """Return by joined collective when the last rank arrived, and which one that was."""
-        arrived_s = {self._arrival_of[span.task]: span.start_s for span in devices.spans if span.task in self._arrival_of}
+        arrived_s = {self._arrival_of[span.task]: span.start_s for span in works.spans if span.task in self._arrival_of}
         return {
             name: max(((arrived_s[other], rank_of(other)) for other in self._tasks[name].after if other in arrived_s), default=(0.0, None))
             for name in self._arrival_of
@@ -220,7 +221,7 @@ class _Causes:
     def idle(self, spans: Sequence[Span], borders: Sequence[float]) -> Iterator[_Idle]:
         """Yield the idle time of a device between the first and the last border, with its cause."""
         reached_s, end_s = borders[0], borders[-1]
-        for span in sorted(spans, key=lambda span: (span.start_s, self.position[span.task])):
+        for span in sorted(spans, key=lambda span: (span.start_s, self._position[span.task])):
             if span.start_s > reached_s and reached_s < end_s:
                 yield from self._before(span, reached_s)
             reached_s = max(reached_s, span.end_s)

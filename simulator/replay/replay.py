@@ -7,12 +7,13 @@ before it in its lane and everything that it waits for have ended, and the simul
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from simulator.engine.summary import summarize
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from simulator.replay.nodes import GAP, HOST, is_host
+from simulator.replay.nodes import ARRIVAL, GAP, HOST, is_host
 from traces.documents.timeline import Cause, CriticalSpan, Span, Timeline
 
 #: Ends that differ by less are simultaneous.
@@ -75,6 +76,23 @@ class Replay:
         if self.recorded is None:
             raise ValueError("this replay carries no recorded timeline; build it from traces")
         return self.recorded
+
+    @cached_property
+    def position(self) -> Mapping[str, int]:
+        """The position of every task in issue order, by name."""
+        return {task.name: index for index, task in enumerate(self.plan.tasks)}
+
+    @cached_property
+    def arrivals(self) -> Mapping[str, str]:
+        """The arrival task by joined collective: it is the task before the collective in its lane."""
+        arrival_of: dict[str, str] = {}
+        waiting: dict[tuple[str, int], str] = {}
+        for task in self.plan.tasks:
+            if ARRIVAL in task.name:
+                waiting[task.lane] = task.name
+            elif task.lane in waiting:
+                arrival_of[task.name] = waiting.pop(task.lane)
+        return arrival_of
 
 
 def simulated_times(replay: Replay) -> dict[str, tuple[float, float]]:

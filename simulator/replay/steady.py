@@ -34,7 +34,7 @@ def pace_s(replay: Replay) -> float | None:
     A task that waits for one of before the repetition waits, in each later one, for the task at the same distance from the end of the same
     lane.
     """
-    names = {task.name: index for index, task in enumerate(replay.plan.tasks)}
+    names = replay.position
     if len(replay.steps) < 2:
         return None
     first, last = names[replay.steps[0].last_task] + 1, names[replay.steps[-1].last_task] + 1

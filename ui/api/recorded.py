@@ -32,12 +32,8 @@ class Recorded(Shown):
     @cached_property
     def result(self) -> ReplayResult:
         """The document: steps, where their time goes, and what would make them faster."""
-        if self.rules:
-            result = self.recording.result.model_copy(update={"what_if": ask(self.recording, self.rules).what_if})
-        else:
-            result = ranked(self.recording)
-        several = {"stragglers": stragglers(self.recording)} if len(self.traces) > 1 else {}
-        return result.model_copy(update=several)
+        result = ask(self.recording, self.rules).result if self.rules else ranked(self.recording)
+        return result.model_copy(update={"stragglers": stragglers(self.recording)})
 
     @property
     def step_s(self) -> float:

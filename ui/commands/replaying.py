@@ -36,17 +36,17 @@ def replay(
     check_rules(rules)
     check_outputs({"--timeline": timeline, "--perfetto": perfetto}, [("the trace", trace) for trace in traces])
     with stages("replaying", len(traces) + 2, as_json) as progress:
-        recording = replayed(traces, progress)
+        recorded = replayed(traces, progress)
         progress("asking what would make it faster")
-        answer = ask(recording, rules) if rules else None
-        result = recording.result.model_copy(update={"what_if": answer.what_if}) if answer else ranked(recording)
-        result = result.model_copy(update={"stragglers": stragglers(recording)})
-    runs = {"recorded": recording.replay.recording, "replayed": recording.simulated} | ({"what if": answer.timeline} if answer else {})
+        answer = ask(recorded, rules) if rules else None
+        result = answer.result if answer else ranked(recorded)
+        result = result.model_copy(update={"stragglers": stragglers(recorded)})
+    runs = {"recorded": recorded.replay.recording, "replayed": recorded.simulated} | ({"what if": answer.timeline} if answer else {})
     print_then_write(
         as_json,
-        lambda: with_median_step(result, recording.replay).document(),
+        lambda: with_median_step(result, recorded.replay).document(),
         lambda: print_replay(result, details, terminal()),
-        None if timeline is None else lambda: (answer.timeline if answer else recording.simulated).save(timeline),
+        None if timeline is None else lambda: (answer.timeline if answer else recorded.simulated).save(timeline),
         None if perfetto is None else lambda: export(perfetto, runs),
     )
     if answer is not None and len(answer.what_if.rules) < len(answer.what_if.answers):

@@ -1,7 +1,7 @@
 """A run to compare, such as a replayed recording: its work as nodes in lanes, in an order in which a walk gives the times back."""
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.plan.task import BACKWARD, UPDATE, Task
 from simulator.predict.waterfall import COMMUNICATION, LAUNCHES
@@ -81,20 +81,17 @@ def check_steps(replay: Replay, name: str) -> None:
 
 def comparable_steps(replay: Replay) -> int:
     """Return how many of the first steps can be compared in time."""
-    position = {task.name: index for index, task in enumerate(replay.plan.tasks)}
-    ends = [position[step.last_task] for step in replay.steps]
+    ends = [replay.position[step.last_task] for step in replay.steps]
     return max(1, sum(end < MOST_TASKS for end in ends))
 
 
 def run_of_replay(recorded: Replayed, name: str, steps: int) -> Run:
     """Return the first `steps` steps of a recording, and what ran before them."""
-    replay = recorded.replay
-    tasks = replay.plan.tasks
-    position = {task.name: index for index, task in enumerate(tasks)}
-    shown = replay.steps[:steps]
-    lasts = [position[step.last_task] for step in shown]
-    tasks = tasks[: max(lasts) + 1]
-    first = position[shown[0].first_task]
+    replay = replace(recorded.replay, steps=recorded.replay.steps[:steps])
+    position = replay.position
+    lasts = [position[step.last_task] for step in replay.steps]
+    tasks = replay.plan.tasks[: max(lasts) + 1]
+    first = position[replay.steps[0].first_task]
     launch_of, waiting = launches(tasks), waits_for_device(tasks)
     gaps = {device.name: device.task_overhead_s for device in replay.machine.devices}
     followed = _followed_by(tasks, launch_of)
@@ -125,8 +122,7 @@ def run_of_replay(recorded: Replayed, name: str, steps: int) -> Run:
                 call=task.body.call,
             )
         )
-    measured = boundaries(replay.plan, shown, times_of(replay.recording))
-    begin_s, end_s, number = counted_steps(measured)
+    begin_s, end_s, number = counted_steps(boundaries(replay, times_of(replay.recording)))
     step_s = (end_s - begin_s) / number
     return Run(name, tuple(nodes), steps, step_s, Timeline(replay.recording.kind, replay.recording.spans, step_s, (begin_s, end_s)))
 

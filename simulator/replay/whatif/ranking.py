@@ -55,19 +55,53 @@ class RankedChanges:
     left_out: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Before:
+    """A replay before a change: the seconds of its step, where they go, and what all questions about it share."""
+
+    replay: Replay
+    step_s: float
+    diagnosis: Sequence[StepPart] = ()
+
+    @cached_property
+    def pace_s(self) -> float | None:
+        """Seconds of a step in the long run (`replay.steady`)."""
+        return pace_s(self.replay)
+
+    @cached_property
+    def of_host(self) -> bool:
+        """Whether the host alone, between its recorded calls, takes as long as a step: then faster kernels wait for their launches.
+
+        A wait of the host that was not recorded counts as its own time.
+        """
+        if self.pace_s is None:
+            return False
+        try:
+            free = pace_s(apply_rules(self.replay, ["host free"])[0])
+        except SchedcastError:
+            return False
+        return free is not None and free < (1 - NO_GAIN) * self.pace_s
+
+    @cached_property
+    def by_workers(self) -> bool:
+        """Whether worker processes of the data loader set the pace."""
+        return any(map(is_made, self.replay.plan.tasks))
+
+    def step_after_s(self, changed: Replay) -> float:
+        """The step time after a change: what it is before, times the ratio of the two paces in the long run.
+
+        A replay of one step, or of steps that repeat in no time, has no pace: its step is that of the simulation.
+        """
+        after = pace_s(changed) if self.pace_s else None
+        return changed_step_s(changed) if not self.pace_s or after is None else self.step_s * after / self.pace_s
+
+
 def rank_changes(
-    replay: Replay,
-    step_s: float,
-    diagnosis: Sequence[StepPart],
-    seconds: float = RANKING_S,
-    clock: Callable[[], float] = time.monotonic,
-    named: Part | None = None,
+    before: Before, seconds: float = RANKING_S, clock: Callable[[], float] = time.monotonic, named: Part | None = None
 ) -> RankedChanges:
-    """Answer every change that may apply to `replay`, whose step takes `step_s`, in `seconds` by `clock`. `named`: the verdict's part."""
+    """Answer every change that may apply, in `seconds` by `clock`. `named`: the verdict's part."""
     start = clock()
     left_out: list[str] = []
-
-    pace = Pace(replay)
 
     def answers(changes: Iterable[TriedRule]) -> tuple[RuleAnswer, ...]:
         rows = []
@@ -75,15 +109,13 @@ def rank_changes(
             if clock() - start > seconds:
                 left_out.append(change.rule)
             else:
-                rows.append(
-                    answer_rule(replay, change.rule, step_s, diagnosis=diagnosis, about=change.about, label=change.label, pace=pace)
-                )
+                rows.append(answer_rule(before, change.rule, change.about, change.label))
         return tuple(sorted(rows, key=lambda row: (row.step_s is None, not _addresses(row, named), row.step_s)))
 
     with gc_paused():
         tried = [TriedRule(*each) for rule in rules() for each in rule.tried.items()]
         bounds = [TriedRule(*each) for rule in rules() for each in rule.bounds.items()]
-        return RankedChanges(answers((*_changes_of(replay), *tried)), answers(bounds), tuple(left_out))
+        return RankedChanges(answers((*_changes_of(before), *tried)), answers(bounds), tuple(left_out))
 
 
 def _addresses(answer: RuleAnswer, named: Part | None) -> bool:
@@ -91,9 +123,9 @@ def _addresses(answer: RuleAnswer, named: Part | None) -> bool:
     return named is not None and answer.reason is None and parse(answer.rule)[0].addresses is named
 
 
-def _changes_of(replay: Replay) -> Iterator[TriedRule]:
+def _changes_of(before: Before) -> Iterator[TriedRule]:
     """Yield the changes that depend on the recording: of the largest classes of kernels, of communication, of workers that set the pace."""
-    work = device_work(replay)
+    work = device_work(before.replay)
     classes = kernel_classes(work)
     total_s = sum(each.seconds for each in classes)
     for each in classes[:CLASSES]:
@@ -102,95 +134,50 @@ def _changes_of(replay: Replay) -> Iterator[TriedRule]:
             yield TriedRule(f"kernel:/{each.pattern}/ 2x faster", f"{share} of the kernels' time", f"{each.name} 2x faster")
     if any(task.phase == COLLECTIVE and "nccl" in task.body.name.lower() for task in work):
         yield TriedRule("priority:/(?i:nccl)/=-1", "streams of collectives before others", "collectives first")
-    if any(map(is_made, replay.plan.tasks)):
+    if before.by_workers:
         yield TriedRule("loader 2x faster", "twice as many worker processes, or each twice as fast")
 
 
-def answer_rule(
-    replay: Replay,
-    text: str,
-    step_s: float,
-    diagnosis: Sequence[StepPart],
-    about: str = "",
-    label: str = "",
-    pace: "Pace | None" = None,
-) -> RuleAnswer:
-    """Return the step time of `replay` under one rule; without effect, the reason instead of a gain. `pace`: that of `replay`, if known."""
-    pace = pace or Pace(replay)
+def answer_rule(before: Before, text: str, about: str = "", label: str = "") -> RuleAnswer:
+    """Return the step time under one rule; without effect, the reason instead of a gain."""
     try:
-        changed, assumptions = apply_rules(replay, [text])
-        after_s = step_after_s(changed, step_s, pace.seconds)
+        changed, assumptions = apply_rules(before.replay, [text])
+        after_s = before.step_after_s(changed)
         rule, request = parse(text)
-        others_s = [step_after_s(other, step_s, pace.seconds) for other in rule.extremes(replay, request)] if rule.extremes else []
+        others_s = [before.step_after_s(other) for other in rule.extremes(before.replay, request)] if rule.extremes else []
     except SchedcastError as error:
         reason = str(error).rpartition(" changes nothing: ")[2]  # without the rule's own text
         readable = not isinstance(error, UnreadableRuleError)
         return RuleAnswer(rule=text, label=label, about=about, step_s=None, gain_s=None, speedup=None, reason=reason, readable=readable)
-    gain_s = step_s - after_s
+    gain_s = before.step_s - after_s
     return RuleAnswer(
         rule=text,
         label=label,
         about=about,
         step_s=after_s,
         gain_s=gain_s,
-        speedup=step_s / after_s if after_s > 0 else None,
+        speedup=before.step_s / after_s if after_s > 0 else None,
         step_interval_s=((1 - RERUN) * min(after_s, *others_s), (1 + RERUN) * max(after_s, *others_s)) if others_s else None,
-        reason=no_gain_reason(text, diagnosis, lambda: pace.of_host, any(map(is_made, replay.plan.tasks)))
-        if abs(gain_s) <= NO_GAIN * step_s
+        reason=no_gain_reason(text, before.diagnosis, lambda: before.of_host, before.by_workers)
+        if abs(gain_s) <= NO_GAIN * before.step_s
         else None,
         assumptions=tuple(assumptions),
         record=record_of(rule_name(text)),
     )
 
 
-def step_after_s(changed: Replay, before_s: float, pace: float | None) -> float:
-    """The step time after a change: what it is before, times the ratio of the two paces in the long run (`replay.steady`).
-
-    `before_s`, `pace`: of the replay before the change. A replay of one step, or of steps that repeat in no time, has no pace: its step is
-    that of the simulation.
-    """
-    after = pace_s(changed) if pace else None
-    return changed_step_s(changed) if not pace or after is None else before_s * after / pace
-
-
 def changed_step_s(replay: Replay) -> float:
     """The simulated step time: the mean length of the iterations that count (`replay.compare`). Raises SchedcastError without any."""
     if not replay.steps:
         raise SchedcastError("nothing is left of the recorded steps")
-    begin_s, end_s, steps = counted_steps(boundaries(replay.plan, replay.steps, simulated_times(replay)))
+    begin_s, end_s, steps = counted_steps(boundaries(replay, simulated_times(replay)))
     return (end_s - begin_s) / steps
-
-
-class Pace:
-    """The pace of a replay in the long run (`replay.steady`), computed once for all questions about it."""
-
-    def __init__(self, replay: Replay):
-        self._replay = replay
-
-    @cached_property
-    def seconds(self) -> float | None:
-        """Seconds of a step, as `pace_s` gives them."""
-        return pace_s(self._replay)
-
-    @cached_property
-    def of_host(self) -> bool:
-        """Whether the host alone, between its recorded calls, takes as long as a step: then faster kernels wait for their launches.
-
-        A wait of the host that was not recorded counts as its own time.
-        """
-        if self.seconds is None:
-            return False
-        try:
-            free = pace_s(apply_rules(self._replay, ["host free"])[0])
-        except SchedcastError:
-            return False
-        return free is not None and free < (1 - NO_GAIN) * self.seconds
 
 
 def no_gain_reason(text: str, diagnosis: Sequence[StepPart], host_bound: Callable[[], bool], by_workers: bool = False) -> str:
     """Say why the rule has no effect on the step time, from where the time of the step goes.
 
-    `host_bound`: as `Pace.of_host`. `by_workers`: whether worker processes of the data loader set the pace.
+    `host_bound`, `by_workers`: as `Before.of_host` and `Before.by_workers`.
     """
     shares: Mapping[Part, float] = {each.part: each.share for each in diagnosis}
     waiting = sum(shares.get(part, 0.0) for part in HOST_PARTS)

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from math import fsum
 from pathlib import Path
@@ -16,7 +17,7 @@ from simulator.replay.ranks import read_ranks
 from simulator.replay.replay import Replay, simulate_replay
 from simulator.replay.whatif.edit import backward_names, with_tasks
 from simulator.replay.whatif.loader import paced_by_workers
-from simulator.replay.whatif.ranking import RANKING_S, Pace, answer_rule, rank_changes, step_after_s
+from simulator.replay.whatif.ranking import RANKING_S, Before, answer_rule, rank_changes
 from simulator.replay.whatif.registry import apply_rules, parse
 from simulator.replay.whatif.roofline import roofline
 from traces import units
@@ -47,14 +48,25 @@ class Replayed:
     simulated: Timeline
     result: ReplayResult
 
+    @cached_property
+    def before(self) -> Before:
+        """The replay as it is before a change."""
+        return Before(self.replay, self.result.gpu_period_simulated_s, self.result.diagnosis)
+
 
 @dataclass(frozen=True)
 class Answer:
-    """A replay changed by rules, its timeline, and the gain."""
+    """What was `recorded`, changed by rules: the changed replay, its timeline, and the gain."""
 
+    recorded: Replayed
     replay: Replay
     timeline: Timeline
     what_if: WhatIf
+
+    @property
+    def result(self) -> ReplayResult:
+        """The result of the replay, with the gain."""
+        return self.recorded.result.model_copy(update={"what_if": self.what_if})
 
 
 def replayed(traces: Sequence[Path | str], progress: Callable[[str], None] = lambda stage: None) -> Replayed:
@@ -156,7 +168,7 @@ def ranked(recorded: Replayed, seconds: float = RANKING_S) -> ReplayResult:
     result = recorded.result
     median = result.steps[result.median_step]
     named = verdict({part.part: part.share for part in median.parts}, median.waits[0].label if median.waits else "")
-    steps = rank_changes(recorded.replay, result.gpu_period_simulated_s, recorded.result.diagnosis, seconds, named=named)
+    steps = rank_changes(recorded.before, seconds, named=named)
     return result.model_copy(update={"ladder": steps.rows, "bounds": steps.bounds, "ladder_left_out": steps.left_out})
 
 
@@ -183,9 +195,8 @@ def ask(recorded: Replayed, rules: Sequence[str]) -> Answer:
     Rules without an answer do not affect the others. Raises SchedcastError if there are too many rules, or if none of them can be read.
     """
     check_rules(rules)
-    before_s, diagnosis = recorded.result.gpu_period_simulated_s, recorded.result.diagnosis
-    pace = Pace(recorded.replay)
-    answers = [answer_rule(recorded.replay, rule, before_s, diagnosis, pace=pace) for rule in rules]
+    before = recorded.before
+    answers = [answer_rule(before, rule) for rule in rules]
     unread = [answer.reason for answer in answers if not answer.readable and answer.reason is not None]
     if answers and len(unread) == len(answers):
         raise SchedcastError(unread[0])
@@ -201,13 +212,13 @@ def ask(recorded: Replayed, rules: Sequence[str]) -> Answer:
                 assumptions += assumed
     timeline = simulate_replay(changed)
     steps = diagnose_steps(changed, timeline)
-    after_s = step_after_s(changed, before_s, pace.seconds)
+    after_s = before.step_after_s(changed)
     what_if = WhatIf(
         rules=tuple(applied),
         assumptions=tuple(dict.fromkeys(assumptions)),
-        gpu_period_before_s=before_s,
+        gpu_period_before_s=before.step_s,
         gpu_period_after_s=after_s,
-        speedup=before_s / after_s if after_s > 0 else None,
+        speedup=before.step_s / after_s if after_s > 0 else None,
         answers=tuple(answers),
         diagnosis=mean_of(steps),
         remark=_remark(recorded.result),
@@ -216,7 +227,7 @@ def ask(recorded: Replayed, rules: Sequence[str]) -> Answer:
             for step, own in zip(changed.steps, steps, strict=True)
         ),
     )
-    return Answer(changed, timeline, what_if)
+    return Answer(recorded, changed, timeline, what_if)
 
 
 def _remark(result: ReplayResult) -> str:
@@ -247,7 +258,7 @@ def one_step(replay: Replay, timeline: Timeline, number: int, kind: str) -> Time
 
     Of the host, the threads with the most calls in the window are retained.
     """
-    borders = boundaries(replay.plan, replay.steps, times_of(timeline))
+    borders = boundaries(replay, times_of(timeline))
     return window_of(timeline, *list(pairwise(borders))[: number + 1][-1], kind)
 
 

@@ -150,8 +150,7 @@ def test_steps_that_were_issued_out_of_order_have_no_negative_length():
     """In a damaged recording, a kernel of the second step may come before the last of the first."""
     steps = (RecordedStep("first", "a", "c", 3.0), RecordedStep("second", "b", "b", 1.0))
     replay = recording(*(launched(name, 1.0) for name in "abc"), steps=steps)
-    times = times_of(simulate_replay(replay))
-    assert boundaries(replay.plan, steps, times) == [1.0, 4.0, 4.0]
+    assert boundaries(replay, times_of(simulate_replay(replay))) == [1.0, 4.0, 4.0]
     assert [each.share for each in diagnose(replay, simulate_replay(replay))] == [0.0] * len(Part)
 
 

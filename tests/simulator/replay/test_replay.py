@@ -456,7 +456,7 @@ def check(paths) -> None:
     assert result.exposed_simulated_s == pytest.approx(result.exposed_measured_s, abs=0.01 * result.period_measured_s)
     for use in result.streams:
         assert use.simulated_s == pytest.approx(use.measured_s, rel=0.02, abs=2e-6)
-    starts = [{s.task: s.start_s for s in device_part(replay.plan, timeline).spans} for timeline in (replay.recorded, simulated)]
+    starts = [{s.task: s.start_s for s in device_part(replay, timeline).spans} for timeline in (replay.recorded, simulated)]
     errors = sorted(abs(starts[1][task] - start_s) for task, start_s in starts[0].items())
     assert errors[9 * len(errors) // 10] <= 0.05 * result.period_measured_s
 

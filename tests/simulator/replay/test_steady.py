@@ -8,7 +8,7 @@ from simulator.plan.task import Resource
 from simulator.replay.replay import RecordedStep, Replay, simulated_times
 from simulator.replay.steady import pace_s
 from simulator.replay.whatif.edit import with_tasks
-from simulator.replay.whatif.ranking import answer_rule, changed_step_s
+from simulator.replay.whatif.ranking import Before, answer_rule, changed_step_s
 from tests.support.small_replays import host, launched, random_recording, recording
 
 #: Every rule that shortens durations and changes nothing else.
@@ -68,7 +68,7 @@ def test_a_faster_kernel_of_a_job_that_waits_for_its_host_is_no_loss():
     """From the end of the first step to that of the last there is 1 s more if the first kernel ends earlier, which says nothing."""
     tasks = [[host(f"python {n}", 4.0, label="gap"), *launched(f"gemm{n}", 6.0 if n == 0 else 1.0)] for n in range(4)]
     replay = recording(*tasks, steps=steps_of(*(f"gemm{n}" for n in range(4))))
-    answer = answer_rule(replay, "kernel:/gemm/ 2x faster", changed_step_s(replay), [])
+    answer = answer_rule(Before(replay, changed_step_s(replay)), "kernel:/gemm/ 2x faster")
     assert answer.speedup == 1.0
     assert answer.reason is not None
 
@@ -111,6 +111,6 @@ def test_the_pace_is_that_of_a_long_run(seed):
 @pytest.mark.parametrize("seed", range(40))
 def test_a_rule_that_only_shortens_is_never_a_loss(seed):
     replay = several_steps(seed)
-    before_s = changed_step_s(replay)
-    speedups = {rule: answer_rule(replay, rule, before_s, []).speedup for rule in SHORTENING}
+    before = Before(replay, changed_step_s(replay))
+    speedups = {rule: answer_rule(before, rule).speedup for rule in SHORTENING}
     assert all(speedup is None or speedup >= 1 - 1e-9 for speedup in speedups.values()), speedups

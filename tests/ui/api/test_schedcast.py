@@ -12,12 +12,15 @@ from torch import nn
 
 from simulator.model.job import Job
 from tests.support.loader_traces import write_loader_trace
+from tests.support.nsys_exports import write_export
 from tests.support.refusals import refuses
 from tests.support.small_traces import write_trace
+from tests.support.training_traces import TrainingJob, write_ranks
 from traces.documents.predictions import Predictions
 from traces.documents.replay_result import Diff, ReplayResult
 from traces.documents.timeline import Timeline
 from traces.errors import Code, SchedcastError
+from traces.formats.reading import load_trace
 
 
 @pytest.fixture(scope="module")
@@ -282,6 +285,12 @@ def test_a_replay_answers_rules_as_the_command_line_does(slow, schedcast):
     assert ReplayResult.model_validate(asked.json()) == ReplayResult.model_validate(json.loads(printed.out))
     assert len(recorded.frame())
     assert recorded.timeline().timeline.kind == "recorded"
+
+
+def test_a_file_of_several_ranks_says_what_each_costs(tmp_path):
+    traces = write_ranks(tmp_path, [TrainingJob()] * 2)
+    export = write_export(tmp_path / "report.sqlite", [load_trace(trace) for trace in traces])
+    assert {cost.rank for cost in sc.replay(export).result.stragglers} == {0, 1, None}
 
 
 def test_a_difference_adds_up(slow, tmp_path):

@@ -132,7 +132,7 @@ def _query(traces: Sequence[Path], rules: Sequence[str]) -> dict[str, list[str]]
 
 def downloads(replay: Replayed, ladder: ReplayResult, answer: Answer | None, costs: Sequence[StragglerCost], number: int) -> list[Download]:
     """The ranked changes, the document of the command line (with rules, that of their answer), and the drawn step."""
-    result = ladder if answer is None else answered(replay, answer)
+    result = ladder if answer is None else answer.result
     if costs:
         result = result.model_copy(update={"stragglers": costs})
     step = partial(one_step, replay.replay, replay.simulated, number, "replayed")
@@ -182,14 +182,9 @@ def rules_ui() -> list[str]:
     return [line.strip() for line in entered.splitlines() if line.strip()]
 
 
-def answered(replay: Replayed, answer: Answer | None) -> ReplayResult:
-    """The result of a replay with the answer to the rules, if there are any."""
-    return replay.result if answer is None else replay.result.model_copy(update={"what_if": answer.what_if})
-
-
 def diagnosis_ui(replay: Replayed, answer: Answer | None) -> int:
     """Show the step times, let the user pick a step, and show where its time goes. Returns the number of the step."""
-    result = answered(replay, answer)
+    result = replay.result if answer is None else answer.result
     median = result.steps[result.median_step]
     columns = st.columns(4)
     label = "Median step (GPU), recorded" if len(result.steps) > 1 else "Step time (GPU), recorded"

@@ -10,7 +10,7 @@ from simulator.replay.replay import RecordedStep, Replay, simulate_replay
 from simulator.replay.steady import pace_s
 from simulator.replay.whatif import loader
 from simulator.replay.whatif.loader import WorkerCosts, paced_by_workers, with_workers
-from simulator.replay.whatif.ranking import changed_step_s, step_after_s
+from simulator.replay.whatif.ranking import Before, changed_step_s
 from simulator.replay.whatif.registry import apply_rules, parse
 from simulator.replay.whatif.replayed import ask, ranked, replayed
 from tests.support.loader_traces import OF_PAIR
@@ -155,7 +155,7 @@ def without_workers(pair: str) -> str:
 @pytest.mark.parametrize(("pair", "other"), [("b", "c"), ("c", "b")])
 def test_four_workers_are_predicted_with_the_costs_of_the_other_pair(pair, other):
     replay = load_replay(without_workers(pair))
-    step_s = step_after_s(with_workers(replay, 4, OF_PAIR[other]), changed_step_s(replay), pace_s(replay))
+    step_s = Before(replay, changed_step_s(replay)).step_after_s(with_workers(replay, 4, OF_PAIR[other]))
     assert step_s == pytest.approx(MEASURED_S[pair], rel=0.035)
 
 

@@ -31,7 +31,7 @@ from simulator.replay.whatif.replayed import (
 from tests.support.loader_traces import LOADER, write_loader_trace
 from tests.support.refusals import refuses
 from tests.support.shared_data import shared_folder
-from tests.support.small_replays import diagnose, kernel, launched, recording
+from tests.support.small_replays import kernel, launched, recording
 from tests.support.small_traces import write_trace, write_unexplained_trace
 from traces.documents.replay_result import Part, StepPart
 from traces.errors import Code
@@ -148,9 +148,7 @@ def test_the_ladder_ranks_every_change_by_its_gain(replayed_trace):
 
 def test_a_ladder_without_time_names_what_it_left_out(replayed_trace):
     ticks = count()
-    short = rank_changes(
-        replayed_trace.replay, 1e-3, diagnose(replayed_trace.replay, replayed_trace.simulated), 3.0, lambda: float(next(ticks))
-    )
+    short = rank_changes(replayed_trace.before, 3.0, lambda: float(next(ticks)))
     assert len(short.rows) == 3
     assert short.bounds == ()
     assert short.left_out[-4:] == ("host free", "loader free", "network free", "optimizer=free")
