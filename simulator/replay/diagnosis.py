@@ -29,7 +29,7 @@ from simulator.plan.task import Task
 from simulator.replay.compare import boundaries, device_part, times_of
 from simulator.replay.nodes import ARRIVAL, GAP, HOST, LOST_LAUNCH, rank_of
 from simulator.replay.replay import Replay, predecessors
-from traces.documents.replay_result import HostWait, Part, RankWait, StepPart
+from traces.documents.replay_result import HostWait, Part, RankWait, ReplayStep, StepPart
 from traces.documents.timeline import Span, Timeline, busy_seconds
 from traces.formats.recording import COLLECTIVE, KERNEL, is_allocation, is_loading
 from traces.formats.synchronization import UNEXPLAINED_S
@@ -56,12 +56,13 @@ HOST_PARTS = (Part.LOADER, Part.ALLOCATION, Part.HOST, Part.SYNCHRONIZATION)
 VERDICT_SHARE = 0.05
 
 
-def verdict(shares: Mapping[Part, float], longest_wait: str) -> Part:
-    """Return what to look at first: the largest part that is not computing, unless all of them are small.
+def verdict(step: ReplayStep) -> Part:
+    """Return what to look at first in a step: the largest part that is not computing, unless all of them are small.
 
-    `longest_wait`: what the host did longest while devices waited for it. The data loader comes before the rest of the host if it is that.
+    The data loader comes before the rest of the host if it is what the host did longest while devices waited for it.
     """
-    if shares.get(Part.LOADER, 0.0) >= VERDICT_SHARE and is_loading(longest_wait):
+    shares = {part.part: part.share for part in step.parts}
+    if shares.get(Part.LOADER, 0.0) >= VERDICT_SHARE and step.waits and is_loading(step.waits[0].label):
         shares = {part: share for part, share in shares.items() if part not in (Part.HOST, Part.SYNCHRONIZATION)}
     largest = max((part for part in shares if part is not Part.COMPUTE), key=shares.__getitem__, default=Part.COMPUTE)
     return largest if shares.get(largest, 0.0) >= VERDICT_SHARE else Part.COMPUTE

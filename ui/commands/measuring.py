@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -157,6 +158,32 @@ def _show_failures(profile: Profile) -> None:
         print(f"schedcast: not measured: {key.partition('|')[0]}: {why}; its cost is estimated from other ops", file=sys.stderr)
 
 
+@dataclass(frozen=True)
+class Bench:
+    """What plans are measured on: a testbed, its profile, and where that is stored (None: nowhere).
+
+    `calibration`: whether their costs are measured too.
+    """
+
+    testbed: Testbed
+    profile: Profile
+    place: Path | None
+    calibration: bool
+
+    @classmethod
+    def of(cls, request: JobRequest, testbed: Testbed, calibration: bool) -> "Bench":
+        """With the request's profile. Costs of two machines are never mixed: with those of another one, nothing is stored.
+
+        Raises SchedcastError for a profile that cannot be read, or not be written although costs are measured.
+        """
+        profile, place = open_profile(request.profile, calibration and request.profile is None, testbed.identity)
+        if warn_if_foreign(profile, place, testbed.identity) and calibration:
+            return cls(testbed, Profile(identity=testbed.identity), None, calibration)
+        if calibration:
+            check_writable(place)
+        return cls(testbed, profile, place, calibration)
+
+
 def validate(
     request: JobRequest,
     *,
@@ -172,34 +199,19 @@ def validate(
 
     Exit with 1 if results differ from plain PyTorch's, or if nothing ran.
     """
-    placement, profile_path = request.placement(), request.profile
+    placement = request.placement()
     testbed = testbed_for(placement, request.precision)
     job = request.job().on(testbed.identity.kind)
     chosen = request.chosen(placement.plan_devices)
     order = schedules.opened(schedule, request.strategies, request.shared)
     check_outputs({"--out": out and OutputFolder(out, REPORT), **order.outputs}, [*request.inputs, *order.inputs])
-    place: Path | None
-    profile, place = open_profile(profile_path, calibration and profile_path is None, testbed.identity)
+    bench = Bench.of(request, testbed, calibration)
     job.graph()
-    if warn_if_foreign(profile, place, testbed.identity) and calibration:
-        profile, place = Profile(identity=testbed.identity), None  # costs of two machines are never mixed
-    if calibration and place is not None:
-        check_writable(place)
     jobs.caution_precision([testbed.machine(None)], job.precision)
     rounds = QUICK_ROUNDS if quick else ROUNDS
     wait_for_quiet(testbed, wait_s, as_json)
     outcome = run_validation(
-        job,
-        order.texts or chosen,
-        order.options,
-        profile=profile,
-        place=place,
-        calibration=calibration,
-        quiet=as_json,
-        testbed=testbed,
-        rounds=rounds,
-        estimate=True,
-        timelines=timelines,
+        bench, job, order.texts or chosen, order.options, quiet=as_json, rounds=rounds, estimate=True, timelines=timelines
     )
     wider = math.sqrt(ROUNDS / rounds)
     quick_words = f"Measured in {rounds} rounds instead of {ROUNDS} (--quick): the measured times are about {wider:.1f} times as uncertain."
@@ -214,49 +226,38 @@ def demo(out: Path, as_json: bool, wait_s: float = 0.0) -> None:
     check_writable(place)
     wait_for_quiet(CpuTestbed(), wait_s, as_json)
     outcomes = [
-        run_validation(
-            Job(model, batch, size),
-            strategies.names(1),
-            {},
-            profile=profile,
-            place=place,
-            calibration=True,
-            quiet=as_json,
-            testbed=CpuTestbed(),
-        )
+        run_validation(Bench(CpuTestbed(), profile, place, True), Job(model, batch, size), strategies.names(1), {}, quiet=as_json)
         for model, batch, size in DEMO
     ]
     _show(outcomes, out, as_json)
 
 
 def run_validation(
+    bench: Bench,
     job: Job,
     chosen: Sequence[str],
     shared: dict[str, str],
-    profile: Profile,
-    place: Path | None,
-    calibration: bool,
     quiet: bool,
-    testbed: Testbed,
     rounds: int = ROUNDS,
     estimate: bool = False,
     timelines: bool = True,
 ) -> Outcome:
-    """Validate, with a progress bar. `estimate`: say first how long it takes. `place`: where the profile is stored."""
-    if calibration:
-        testbed.measure_machine(profile)
+    """Validate, with a progress bar. `estimate`: say first how long it takes."""
+    profile, save_to = bench.profile, bench.place if bench.calibration else None
+    if bench.calibration:
+        bench.testbed.measure_machine(profile)
 
     def announce(seconds: float) -> None:
         if estimate:
             print(f"schedcast: validating {job.label} takes about {rough_time(seconds)}", file=sys.stderr)
 
-    with closing(testbed), jobs.progress(f"validating {job.label}", quiet) as progress:
+    with closing(bench.testbed), jobs.progress(f"validating {job.label}", quiet) as progress:
         outcome = compare(
-            job, chosen, shared, profile, testbed, calibrate=calibration, save_to=place if calibration else None, progress=progress,
+            job, chosen, shared, profile, bench.testbed, calibrate=bench.calibration, save_to=save_to, progress=progress,
             rounds=rounds, announce=announce, timelines=timelines,
         )  # fmt: skip
-    if calibration and place is not None:
-        _keep_steps(outcome.validation, job, profile, place)
+    if save_to is not None:
+        _keep_steps(outcome.validation, job, profile, save_to)
     _show_failures(profile)
     return outcome
 

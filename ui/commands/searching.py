@@ -59,16 +59,8 @@ def search_plans(
         ranking = shared_jobs.ranking_of(setup, names, progress, processes, cluster)
     result, right = ranking.result, True
     if verify is not None and result.fitting:
-        result, right = _verified(
-            result,
-            verify,
-            job,
-            request,
-            calibration=calibration,
-            rounds=QUICK_ROUNDS if quick else ROUNDS,
-            quiet=as_json,
-            wait_s=wait_s,
-        )
+        rounds = QUICK_ROUNDS if quick else ROUNDS
+        result, right = _verified(result, verify, job, request, calibration=calibration, rounds=rounds, quiet=as_json, wait_s=wait_s)
     about = list(filter(None, [partition_words(ranking.machine), unmeasured_words([ranking.machine])]))
     save = None if out is None else lambda: result.save(out)
     print_then_write(as_json, result.document, lambda: print_search(result, terminal(), about), save)
@@ -103,36 +95,22 @@ def _verified(
 
     `job`: the request's, as its device runs it.
     """
-    from calibrate.profiles import open_profile
     from calibrate.testbeds import testbed_for
     from calibrate.verification import measured_now, shortlist, verified, worth_measuring
-    from traces.files import check_writable
-    from ui.commands.measuring import run_validation
+    from ui.commands.measuring import Bench, run_validation
     from ui.commands.quiet import wait_for_quiet
 
     shared, testbed = request.shared, testbed_for(request.placement(), job.precision)
-    profile, place = open_profile(request.profile, calibration and request.profile is None, testbed.identity)
+    bench = Bench.of(request, testbed, calibration)
     texts = worth_measuring(result.fitting, count)
     wait_for_quiet(testbed, wait_s, quiet)
     if calibration:
-        check_writable(place)
-        testbed.measure_machine(profile)
+        testbed.measure_machine(bench.profile)
         with shared_jobs.progress(f"measuring the costs of {len(texts)} plans", quiet) as progress:
-            forecasts = measured_now(job, texts, shared, profile=profile, save_to=place, testbed=testbed, progress=progress)
+            forecasts = measured_now(job, texts, shared, bench.profile, save_to=bench.place, testbed=testbed, progress=progress)
         texts = shortlist(forecasts, count, result.fitting[0].plan) or texts
     texts = texts[:count]
-    outcome = run_validation(
-        job,
-        texts,
-        shared,
-        profile=profile,
-        place=place,
-        calibration=calibration,
-        quiet=quiet,
-        testbed=testbed,
-        rounds=rounds,
-        estimate=True,
-    )
+    outcome = run_validation(bench, job, texts, shared, quiet=quiet, rounds=rounds, estimate=True)
     return verified(result, texts, outcome), outcome.same_numbers
 
 

@@ -161,10 +161,10 @@ def headline(result: ReplayResult) -> str:
 def step_headline(result: ReplayResult, number: int) -> str:
     """What to look at first in one step: its largest part that is not computing, unless all of them are small."""
     step = result.steps[number]
-    shares = {part.part: part.share for part in step.parts}
-    part = verdict(shares, step.waits[0].label if step.waits else "")
-    figures = {"share": units.percent(shares.get(part, 0.0), signed=False), "step": step_name(result, number)}
-    figures |= {"ms": units.ms(shares.get(part, 0.0) * step.measured_s), "of": units.ms(step.measured_s)}
+    part = verdict(step)
+    share = next((each.share for each in step.parts if each.part is part), 0.0)
+    figures = {"share": units.percent(share, signed=False), "step": step_name(result, number)}
+    figures |= {"ms": units.ms(share * step.measured_s), "of": units.ms(step.measured_s)}
     return _PARTS[part][1].format(**figures) + _rank_words(step, part)
 
 

@@ -166,9 +166,7 @@ def ranked(recorded: Replayed, seconds: float = RANKING_S) -> ReplayResult:
     if len(recorded.result.steps) < 2 or recorded.result.disagreement is not None:
         return recorded.result
     result = recorded.result
-    median = result.steps[result.median_step]
-    named = verdict({part.part: part.share for part in median.parts}, median.waits[0].label if median.waits else "")
-    steps = rank_changes(recorded.before, seconds, named=named)
+    steps = rank_changes(recorded.before, seconds, named=verdict(result.steps[result.median_step]))
     return result.model_copy(update={"ladder": steps.rows, "bounds": steps.bounds, "ladder_left_out": steps.left_out})
 
 

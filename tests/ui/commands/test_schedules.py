@@ -4,11 +4,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from calibrate.cpu.testbed import CpuTestbed
+from calibrate.identity import cpu_identity
 from tests.support.jobs import MLP
 from tests.support.places import ROOT
 from tests.support.refusals import refused
+from traces.documents.profile import Identity, Profile
 from traces.errors import SchedcastError
+from ui.commands.measuring import Bench
 from ui.commands.schedules import opened
+from ui.request import JobRequest, machine_named
 
 JOB = ("--model", "lenet5", "--batch", 8, "--devices", 2)
 #: 1F1B of two ranks whose last gradients by weights run in another order than their forwards.
@@ -236,6 +241,13 @@ def test_a_mistake_is_one_line(schedcast, options, why):
 def test_more_plans_to_verify_than_there_are(schedcast):
     options = ("search", "--model", "lenet5", "--batch", 8, "--strategy", "baseline", "--verify", 5)
     refused(schedcast.call(*options), "--verify 5: there are 1 candidates")
+
+
+def test_costs_of_another_machine_are_not_mixed_with_those_measured_now(tmp_path):
+    elsewhere = Profile(identity=Identity(kind="cpu", cpu="Elsewhere 9000", cores=64, torch="0.1"))
+    request = JobRequest("lenet5", machine=machine_named(None, elsewhere.save(tmp_path / "elsewhere.json")))
+    bench = Bench.of(request, CpuTestbed(), calibration=True)
+    assert (bench.profile.identity, bench.place) == (cpu_identity(), None)
 
 
 @pytest.mark.thorough
