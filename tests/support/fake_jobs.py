@@ -8,12 +8,13 @@ from dataclasses import replace
 from simulator.machine.presets import HOSTS
 from simulator.model.job import NAMED
 from simulator.predict.largest_batch import Fitting
+from simulator.predict.search.ranking import Ranking
 from tests.support.sample_runs import CASES, play
 from tests.support.search_samples import of_a_language_model, search_result
 from traces.documents.comparison import Change, MemoryNeed, Prediction, Shares
 from traces.documents.predictions import Normal
 from traces.errors import Code, Refusal, SchedcastError
-from ui.service.jobs import Answer, Figure, MachineFacts, Searched
+from ui.service.jobs import Answer, Figure, MachineFacts
 
 TOO_LARGE = 4096
 
@@ -57,7 +58,7 @@ def search(request, progress):
     for number, name in enumerate(names, 1):
         progress(number, len(names), name)
     result = of_a_language_model() if request.tries else search_result(fits=request.batch < TOO_LARGE)
-    return Searched(result, play("predicted", CASES["turbodl"]), None)
+    return Ranking(result, play("predicted", CASES["turbodl"]), None)
 
 
 def predict_many(request):

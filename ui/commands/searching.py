@@ -56,12 +56,12 @@ def search_plans(
         raise SchedcastError(f"--verify {verify}: there are {len(names)} candidates; choose at most that many, such as 3")
     shared_jobs.caution([target], request)
     with shared_jobs.progress(f"searching {job.label}", as_json) as progress:
-        ranking = shared_jobs.ranking_of(setup, names, progress, processes, cluster)
-    result, right = ranking.result, True
+        result = shared_jobs.ranking_of(setup, names, progress, processes, cluster).result
+    right = True
     if verify is not None and result.fitting:
         rounds = QUICK_ROUNDS if quick else ROUNDS
         result, right = _verified(result, verify, job, request, calibration=calibration, rounds=rounds, quiet=as_json, wait_s=wait_s)
-    about = list(filter(None, [partition_words(ranking.machine), unmeasured_words([ranking.machine])]))
+    about = list(filter(None, [partition_words(target.machine), unmeasured_words([target.machine])]))
     save = None if out is None else lambda: result.save(out)
     print_then_write(as_json, result.document, lambda: print_search(result, terminal(), about), save)
     if result.best is None or not right:

@@ -38,7 +38,6 @@ from simulator.strategies import registry as strategies
 from traces.documents.comparison import BASELINE, Prediction
 from traces.documents.predictions import Normal
 from traces.documents.profile import slug
-from traces.documents.search_result import SearchResult
 from traces.documents.timeline import Timeline
 from traces.errors import Refusal, required
 from traces.process import gc_paused
@@ -99,15 +98,6 @@ class Answer:
     measured_here: bool = True
     text: str = ""
     machine: str = ""
-
-
-@dataclass(frozen=True)
-class Searched:
-    """The answer to a search: its document, and the timelines of the best plan and of the rival, if there are any."""
-
-    result: SearchResult
-    best: Timeline | None
-    rival: Timeline | None
 
 
 @dataclass(frozen=True)
@@ -299,15 +289,13 @@ def in_editor(request: JobRequest, strategy: str, order: Order | None = None) ->
         return OnBoard(editor, required(_answer(own, strategy)), faults, edited)
 
 
-def search(request: JobRequest, progress: Progress) -> Searched:
+def search(request: JobRequest, progress: Progress) -> Ranking:
     """Rank everything that the request's strategies (none: all) offer. One search runs at a time. Each plan is reported to `progress`."""
     with _ONE_AT_A_TIME:
         asked = asked_of(request)
         setup = Setup(asked.job, asked.target, request.shared)
     with _ONE_SEARCH:
-        ranking = ranking_of(setup, tried(request, setup), progress)
-    best, rival = (None if forecast is None else forecast.timeline for forecast in (ranking.best, ranking.rival))
-    return Searched(ranking.result, best, rival)
+        return ranking_of(setup, tried(request, setup), progress)
 
 
 def tried(request: JobRequest, setup: Setup) -> list[str]:

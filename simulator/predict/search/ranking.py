@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.machine.machine import Machine
 from simulator.model.tokens import tokens_of
 from simulator.predict.answers import least_measured
 from simulator.predict.forecast import Forecast
@@ -22,18 +21,17 @@ from simulator.predict.waterfall import waterfall
 from simulator.strategies.registry import family
 from traces.documents.comparison import BASELINE, PARALLEL_LOOPS, PYTORCH
 from traces.documents.search_result import PlainStep, PrunedPlan, RankedPlan, RefusedPlan, SearchResult
+from traces.documents.timeline import Timeline
 from traces.errors import Refusal, required
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """A search's document, its machine, and the forecasts of the best plan, of the `rival` and of the baseline, if there are any."""
+    """A search's document, and the timelines of the best plan and of the `rival`, if there are any."""
 
     result: SearchResult
-    machine: Machine
-    best: Forecast | None
-    rival: Forecast | None
-    baseline: Forecast | None
+    best: Timeline | None
+    rival: Timeline | None
 
 
 def rank(search: Search) -> Ranking:
@@ -89,7 +87,8 @@ def rank(search: Search) -> Ranking:
         rival=rival.text if rival is not None else None,
         rival_waterfall=_difference(rival_forecast, best_forecast),
     )
-    return Ranking(result, target.machine, best_forecast, rival_forecast, baseline)
+    best, other = (None if each is None else each.timeline for each in (best_forecast, rival_forecast))
+    return Ranking(result, best, other)
 
 
 def _comparisons(fitting: Sequence[Evaluation]) -> tuple[dict[str, float], dict[str, Interval]]:

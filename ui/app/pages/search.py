@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import streamlit as st
 
+from simulator.predict.search.ranking import Ranking
 from traces import units
 from traces.documents.search_result import RankedPlan, SearchResult
 from ui.app.links import command, query_of
@@ -18,7 +19,6 @@ from ui.present.formulas import FORMULAS, formulas_of
 from ui.present.labels import PEAK, markdown_escaped, strategy_name
 from ui.request import JobRequest
 from ui.service import jobs
-from ui.service.jobs import Searched
 
 TITLE, ICON, ORDER = "Search", ":material/travel_explore:", 30
 ABOUT = (
@@ -74,7 +74,7 @@ def answer_to(request: JobRequest, place) -> None:
     place.empty()
 
 
-def answer_ui(request: JobRequest, answer: Searched) -> None:
+def answer_ui(request: JobRequest, answer: Ranking) -> None:
     """Show the best plan, why it wins, the chart, the table, and the ways to take the answer along."""
     result = answer.result
     box = st.error if result.winner is None else st.info if searches.tied(result) else st.success
@@ -168,7 +168,7 @@ def figures_ui(result: SearchResult) -> None:
             column.caption(below)
 
 
-def why_ui(answer: Searched) -> None:
+def why_ui(answer: Ranking) -> None:
     """Show why the best plan is faster than the baseline, and than the best plan of another family, and their timelines."""
     if answer.result.winner is None or answer.best is None:
         return
