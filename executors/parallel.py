@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from executors.reference import split
-from simulator.strategies.sharding.units import ROOT, unit_of
+from simulator.strategies.zero.units import ROOT, unit_of
 from traces.documents.comparison import PYTORCH_FSDP
 
 

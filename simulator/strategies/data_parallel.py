@@ -16,7 +16,6 @@ from simulator.engine.collectives.rounds import ALGORITHM_OF
 from simulator.engine.collectives.tasks import URGENCIES, Group, priority_of, urgencies
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import HOST, Machine
-from simulator.model.division.divide import UNDIVIDED, Division
 from simulator.model.job import Job
 from simulator.plan.fusion import delayed, insert
 from simulator.plan.plan import Plan
@@ -24,6 +23,7 @@ from simulator.plan.task import Operand, Task
 from simulator.plan.tensors import merged
 from simulator.strategies.builder import Gradients, Kept, PlanBuilder, Share, kept_by
 from simulator.strategies.few import MOST_TASKS, in_turn
+from simulator.strategies.layout import Layout
 from simulator.strategies.options import Portion
 from simulator.strategies.turbodl import in_replica
 from traces.errors import Code, SchedcastError
@@ -120,8 +120,9 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
             " changed; use update=baseline, or --precision amp",
             Code.MODEL,
         )
-    replicas = Replicas(job, machine, devices, options)
-    notes: dict[str, object] = {"replicas": len(devices), "staleness": options.lag} | folded_note(replicas.devices, replicas.every)
+    layout = Layout(machine, devices, folded=folds(options.fold, job, machine))
+    replicas = Replicas(job, layout, options)
+    notes: dict[str, object] = {"replicas": layout.replicas, "staleness": options.lag} | layout.semantics
     if options.update == "forward-fusion":
         notes["updates"] = "delayed to the next forward; sync() flushes them"
     first, *others = replicas.builders
@@ -149,15 +150,13 @@ def folds(fold: str, job: Job, machine: Machine, most_devices: float = math.inf,
     return len(machine.devices) > most_devices or tasks > MOST_TASKS
 
 
-def replica_builders(
-    job: Job, devices: Sequence[str], count: int, kept: Kept = "freed", division: Division = UNDIVIDED, fold: str = "off"
-) -> list[PlanBuilder]:
-    """A builder for each of `devices`, the first devices of `count` replicas that work on equally many microbatches.
+def replica_builders(job: Job, layout: Layout, kept: Kept = "freed", fold: str = "off") -> list[PlanBuilder]:
+    """A builder for each device that the plan has, of replicas that work on equally many microbatches.
 
-    `kept`: as in `PlanBuilder`. `division`: this many devices in a row divide the microbatches and the layers of each replica. `fold`:
-    whether microbatches may be omitted (`few.leaves_out`).
+    `kept`: as in `PlanBuilder`. `fold`: whether microbatches may be omitted (`few.leaves_out`).
     """
-    parts, each = job.accumulate * count, division.devices
+    devices, division = layout.devices, layout.division
+    parts, each = job.accumulate * layout.replicas, division.devices
     left_out = in_turn(job, len(devices) * len(job.graph(job.batch // parts, parts).ops), fold)
     own = job.accumulate - left_out
     return [
@@ -194,13 +193,6 @@ def whole_counts(groups: Iterable[tuple[Group, Sequence[int]]], builders: Sequen
     return [*interleaved(tasks[:1] for tasks in own), *sums, *interleaved(tasks[1:] for tasks in own)]
 
 
-def folded_note(devices: Sequence[str], every: Sequence[str]) -> dict[str, object]:
-    """What the semantics of a plan say if it has only some of the devices that take part."""
-    if len(devices) == len(every):
-        return {}
-    return {"folded": f"{devices[0]} stands for {len(every)} devices, which do the same"}
-
-
 def check_replicas(strategy: str, job: Job, machine: Machine, least: int, per_replica: int = 1) -> tuple[str, ...]:
     """The machine's devices. Raises SchedcastError if there are too few, or if the batch does not divide among their replicas."""
     devices = tuple(device.name for device in machine.devices)
@@ -230,12 +222,9 @@ class _Bucket:
 class Replicas:
     """The builders of all devices, and the plan's tasks over all of them."""
 
-    def __init__(self, job: Job, machine: Machine, devices: tuple[str, ...], options: Options):
-        self.machine, self.options, self.every = machine, options, devices
-        self._listed = int(folds(options.fold, job, machine))
-        self.devices = devices[:1] if self._listed else devices
-        kept = kept_by(options.gradients, len(devices), sharded=False)
-        self.builders = replica_builders(job, self.devices, len(devices), kept, fold=options.fold)
+    def __init__(self, job: Job, layout: Layout, options: Options):
+        self.machine, self.options, self.layout = layout.machine, options, layout
+        self.builders = replica_builders(job, layout, kept_by(options.gradients, layout.replicas, sharded=False), options.fold)
 
     @cached_property
     def _passes(self) -> list[list[Task]]:
@@ -261,7 +250,7 @@ class Replicas:
             order += [(earliest, task) for task in reduced[bucket.name]]
             order += [(max(earliest, ready + 1), task) for ready, task in early.get(bucket.name, ())]
         # a position counts the tasks of one device
-        tasks = insert(interleaved(self._passes), [(position * len(self.devices), task) for position, task in order])
+        tasks = insert(interleaved(self._passes), [(position * len(self.builders), task) for position, task in order])
         if options.gradients != "freed":
             tasks = [*(builder.zero_gradients() for builder in builders), *tasks]
         if options.fetch:
@@ -331,10 +320,8 @@ class Replicas:
         options = self.options
         stream, priority = (TRANSFERS + urgency, priority_of(urgency, self._levels)) if options.aside else (COMPUTE, 0)
         algorithm = options.algorithm if options.server == "all-reduce" else ALGORITHM_OF[options.server]
-        root = {"host": HOST, "first": self.every[0]}.get(options.server, "")
-        return Group(
-            self.machine, devices=self.every, algorithm=algorithm, root=root, stream=stream, priority=priority, listed=self._listed
-        )
+        root = {"host": HOST, "first": self.layout.names[0]}.get(options.server, "")
+        return self.layout.all(stream, algorithm, root, priority)
 
     def _gradients_of(self, builder: PlanBuilder) -> dict[str, Operand]:
         """The gradients of one device by their storage on the first device."""

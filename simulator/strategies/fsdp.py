@@ -23,11 +23,11 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Segment, Task
 from simulator.plan.tensors import merged
 from simulator.strategies.builder import Gradients, kept_by
-from simulator.strategies.data_parallel import check_replicas, folded_note, folds, interleaved, replica_builders, whole_counts
+from simulator.strategies.data_parallel import check_replicas, folds, interleaved, replica_builders, whole_counts
+from simulator.strategies.layout import Layout
 from simulator.strategies.options import Portion, option_values
-from simulator.strategies.sharding.mesh import Mesh
-from simulator.strategies.sharding.shards import Gathered, Shards, Sums
-from simulator.strategies.sharding.units import Units
+from simulator.strategies.zero.shards import Gathered, Shards, Sums
+from simulator.strategies.zero.units import Units
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
 
@@ -113,8 +113,8 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
         raise SchedcastError(f"strategy {NAME}: ep={options.ep} does not divide {among} devices; choose one of {_divisors(among)}")
     with gc_paused():
         priority = 1 - min(device.priority_levels for device in machine.devices)
-        mesh = Mesh(machine, devices, divided, size, folds(options.fold, job, machine, MOST_DEVICES, divided.devices), priority)
-        return ShardedReplicas(job, machine, mesh, options).plan()
+        layout = Layout(machine, devices, divided, size, folds(options.fold, job, machine, MOST_DEVICES, divided.devices), priority)
+        return ShardedReplicas(job, machine, layout, options).plan()
 
 
 def _divisors(count: int) -> str:
@@ -167,11 +167,11 @@ def _reshards(options: Options) -> bool:
 class ShardedReplicas:
     """The builders of all devices, or of the first as representative, and what they run."""
 
-    def __init__(self, job: Job, machine: Machine, mesh: Mesh, options: Options):
-        self.job, self.machine, self.options, self.mesh = job, machine, options, mesh
-        whole = options.gradients == "held" and mesh.size > 1  # parameters are gathered, and gradients summed, all at once
-        kept = kept_by(options.gradients, mesh.replicas, sharded=mesh.size > 1)
-        self.builders = replica_builders(job, mesh.devices, mesh.replicas, kept, mesh.division, options.fold)
+    def __init__(self, job: Job, machine: Machine, layout: Layout, options: Options):
+        self.job, self.machine, self.options, self.layout = job, machine, options, layout
+        whole = options.gradients == "held" and layout.size > 1  # parameters are gathered, and gradients summed, all at once
+        kept = kept_by(options.gradients, layout.replicas, sharded=layout.size > 1)
+        self.builders = replica_builders(job, layout, kept, options.fold)
         self.graph = self.builders[0].graph
         #: By device and op of the first device's graph, that op in its own: those that divide tokens lack some.
         self._same = [_same_ops(self.graph, builder.graph) for builder in self.builders]
@@ -182,16 +182,16 @@ class ShardedReplicas:
             job,
             machine,
             self.builders,
-            mesh=mesh,
+            layout=layout,
             units=self.units,
-            first_device=mesh.names[0],
+            first_device=layout.names[0],
             streams=(COMPUTE, GATHER, REDUCE),
             sums=sums,
         )
 
     def plan(self) -> Plan:
         """The finished plan."""
-        tasks = [*whole_counts(self.mesh.across(REDUCE), self.builders), *self._passes()]
+        tasks = [*whole_counts(self.layout.across(REDUCE), self.builders), *self._passes()]
         if self.options.gradients != "freed":
             tasks = [*(builder.zero_gradients() for builder in self.builders), *tasks]
         if self.job.clip_norm is not None:
@@ -201,8 +201,8 @@ class ShardedReplicas:
         for builder in self.builders:
             builder.carry_unused(frozenset(self.graph.parameters))
         tensors = merged([*(builder.tensors for builder in self.builders), self.shards.tensors])
-        notes: dict[str, object] = {"staleness": 0, "replicas": self.mesh.replicas, "shards": self.mesh.size}
-        if self.mesh.division is not UNDIVIDED:
+        notes: dict[str, object] = {"staleness": 0, "replicas": self.layout.replicas, "shards": self.layout.size}
+        if self.layout.division is not UNDIVIDED:
             notes["divided"] = self._division()
         plan = Plan(
             strategy=NAME,
@@ -212,17 +212,17 @@ class ShardedReplicas:
             losses=tuple(name for builder in self.builders for name in builder.losses),
             gradients=self.shards.pieces.gradients,
             options=option_values(self.options),
-            semantics=notes | self.builders[0].graph_notes(several=True) | folded_note(self.mesh.devices, self.mesh.names),
+            semantics=notes | self.builders[0].graph_notes(several=True) | self.layout.semantics,
         )
         return self.builders[0].with_left_out(plan)
 
     def _division(self) -> str:
         """How layers are divided, and which kinds of ops with products every device runs on whole tensors because they cannot be
         divided."""
-        flops = {op.name: op.body.flops for op in self.job.graph(self.graph.batch, self.mesh.replicas * self.job.accumulate).ops}
-        words, divides = self.mesh.division.words, self.mesh.division.devices > 1
+        flops = {op.name: op.body.flops for op in self.job.graph(self.graph.batch, self.layout.replicas * self.job.accumulate).ops}
+        words, divides = self.layout.division.words, self.layout.division.devices > 1
         whole = {op.body.target.split(".")[1] for op in self.graph.ops if divides and op.body.flops == flops.get(op.name, 0.0) > 0}
-        words += ["between products by tokens"] if self.options.sp and self.mesh.division.degree > 1 else []
+        words += ["between products by tokens"] if self.options.sp and self.layout.division.degree > 1 else []
         return ", and ".join(words) + (f"; each of them runs all of some {', '.join(sorted(whole))}" if whole else "")
 
     # --- forward and backward
@@ -233,7 +233,7 @@ class ShardedReplicas:
     @property
     def _accumulates(self) -> bool:
         """Whether a device adds up its own gradients of all microbatches before they are summed over devices."""
-        return self.mesh.size == 1 or self.options.shard == "1"
+        return self.layout.size == 1 or self.options.shard == "1"
 
     def _passes(self) -> list[Task]:
         """Forward and backward of all microbatches, with what is gathered and summed.
@@ -288,7 +288,7 @@ class ShardedReplicas:
             for unit in self.units.completed.get(index, ()):
                 if self.shards.is_sharded(unit) and (m == own - 1 or not self._accumulates):
                     if not self._accumulates:
-                        names = [_names_on(device, last_sum) for device in self.mesh.devices]
+                        names = [_names_on(device, last_sum) for device in self.layout.devices]
                         awaited = [before + new for before, new in zip(awaited, names, strict=True)]
                     last_sum = self.shards.reduce(unit, m, m == own - 1)
                     tasks += last_sum
@@ -298,7 +298,7 @@ class ShardedReplicas:
 
     def _together(self, what: str, ops: Sequence[Task]) -> list[Task]:
         """The tasks of a collective of the devices that divide layers, tokens or experts, from how it is in each device's graph."""
-        groups = self.mesh.dividing(what, _STREAMS[what])
+        groups = self.layout.dividing(what, _STREAMS[what])
         return [task for group, numbers in groups for task in group.together(self.shards.tensors, [ops[at] for at in numbers])]
 
 

@@ -22,10 +22,11 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, COLLECTIVE, Operand, Task, Value
 from simulator.plan.tensors import contiguous, part
 from simulator.strategies.builder import COPY, PlanBuilder, Share
-from simulator.strategies.data_parallel import check_replicas, folded_note, interleaved, sum_counts
+from simulator.strategies.data_parallel import check_replicas, interleaved, sum_counts
 from simulator.strategies.few import in_turn
+from simulator.strategies.layout import Layout
 from simulator.strategies.pytorch import called_once, own_graph, with_views
-from simulator.strategies.sharding.units import shaped
+from simulator.strategies.zero.units import shaped
 from traces.documents.comparison import PYTORCH_DDP
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
@@ -53,40 +54,44 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     Raises SchedcastError for what plain PyTorch is not predicted for, for devices that are no processes, and if there are too few or the
     batch does not divide among them.
     """
-    devices = check_processes(NAME, job, machine)
-    builders = own_builders(job, machine, devices)
+    layout = layout_of(NAME, job, machine)
+    builders = own_builders(job, layout)
     first, *others = builders
     with gc_paused():
-        notes: dict[str, object] = {"replicas": len(devices)} | folded_note([build.device for build in builders], devices)
-        return first.plan(NAME, _tasks(machine, devices, builders), options, notes, others)
+        notes: dict[str, object] = {"replicas": layout.replicas} | layout.semantics
+        return first.plan(NAME, _tasks(layout, builders), options, notes, others)
 
 
-def check_processes(strategy: str, job: Job, machine: Machine) -> tuple[str, ...]:
-    """The machine's devices. Raises SchedcastError if they are no processes, too few, or if the batch does not divide among them."""
+def layout_of(strategy: str, job: Job, machine: Machine) -> Layout:
+    """All devices as replicas; of GPUs the first one represents all, since each has its own host.
+
+    Raises SchedcastError if they are no processes, too few, or if the batch does not divide among them.
+    """
     if not machine.library:
         raise SchedcastError(
             f"{strategy} runs a process on each of several devices, and {machine.name} has none; start this with torchrun, or choose"
             " a machine of several GPUs",
             Code.DEVICES,
         )
-    return check_replicas(strategy, job, machine, LEAST_DEVICES)
+    devices = check_replicas(strategy, job, machine, LEAST_DEVICES)
+    return Layout(machine, devices, folded=machine.devices[0].kind == "gpu")
 
 
-def own_builders(job: Job, machine: Machine, devices: Sequence[str]) -> list[PlanBuilder]:
-    """A builder of the user's loop for each device; for GPUs, only for the first one, which represents all, since each has its own host."""
-    graph = own_graph(job, job.accumulate * len(devices))
-    listed = devices[:1] if machine.devices[0].kind == "gpu" else devices
-    left_out = in_turn(job, len(listed) * len(graph.ops))
+def own_builders(job: Job, layout: Layout) -> list[PlanBuilder]:
+    """A builder of the user's loop for each device that the plan has."""
+    count = layout.replicas
+    graph = own_graph(job, job.accumulate * count)
+    left_out = in_turn(job, len(layout.devices) * len(graph.ops))
     own = job.accumulate - left_out
     return [
         PlanBuilder(
             job,
             device,
             graph,
-            Share(job.accumulate * len(devices), range(at * own, (at + 1) * own), (left_out, 1)),
+            Share(job.accumulate * count, range(at * own, (at + 1) * own), (left_out, 1)),
             suffix=f"@{device}" if at else "",
         )
-        for at, device in enumerate(listed)
+        for at, device in enumerate(layout.devices)
     ]
 
 
@@ -95,11 +100,11 @@ def hook(runs: HookName, label: str, device: str, parameters: int = 0, layer: st
     return Task(f"{label}/{runs}@{device}", Hook(runs, parameters), device, COMPUTE, phase=COLLECTIVE, layer=layer)
 
 
-def _tasks(machine: Machine, devices: Sequence[str], builders: Sequence[PlanBuilder]) -> list[Task]:
+def _tasks(layout: Layout, builders: Sequence[PlanBuilder]) -> list[Task]:
     """A step in issue order."""
     first = builders[0]
-    priority = priority_of(0, min(device.priority_levels for device in machine.devices))
-    group = Group(machine, tuple(devices), stream=TRANSFERS, priority=priority, listed=int(len(builders) < len(devices)))
+    levels = min(device.priority_levels for device in layout.machine.devices)
+    group = layout.all(TRANSFERS, priority=priority_of(0, levels))
     passes = [build.passes() for build in builders]
     # what runs before the task at a position of a device's passes
     order = [(1, task) for task in sum_counts(group, builders)]

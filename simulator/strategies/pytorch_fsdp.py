@@ -14,21 +14,19 @@ from types import MappingProxyType
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
-from simulator.model.division.divide import UNDIVIDED
 from simulator.model.job import Job
 from simulator.plan.bodies.copy import KERNEL, Copy
 from simulator.plan.bodies.host import HookName
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, COLLECTIVE, Operand, Segment, Task
 from simulator.plan.tensors import merged
-from simulator.strategies.builder import PlanBuilder
-from simulator.strategies.data_parallel import folded_note, interleaved, whole_counts
+from simulator.strategies.data_parallel import interleaved, whole_counts
+from simulator.strategies.layout import Layout
 from simulator.strategies.options import option_values
 from simulator.strategies.pytorch import called_once, with_views
-from simulator.strategies.pytorch_ddp import check_processes, hook, own_builders
-from simulator.strategies.sharding.mesh import Mesh
-from simulator.strategies.sharding.shards import Gathered, Shards
-from simulator.strategies.sharding.units import ROOT, Span, Units, unit_of
+from simulator.strategies.pytorch_ddp import hook, layout_of, own_builders
+from simulator.strategies.zero.shards import Gathered, Shards
+from simulator.strategies.zero.units import ROOT, Span, Units, unit_of
 from traces.documents.comparison import PYTORCH_FSDP
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
@@ -58,28 +56,27 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     Raises SchedcastError for what plain PyTorch is not predicted for, for a gradient scaler, for devices that are no processes, and if
     there are too few or the batch does not divide among them.
     """
-    devices = check_processes(NAME, job, machine)
+    layout = layout_of(NAME, job, machine)
     if job.scales_loss:
         raise SchedcastError(f"{NAME} cannot {job.needs_all_gradients}; use --precision amp", Code.MODEL)
-    builders = own_builders(job, machine, devices)
-    priority = 1 - min(device.priority_levels for device in machine.devices) if machine.devices[0].kind == "gpu" else 0
-    mesh = Mesh(machine, devices, UNDIVIDED, len(devices), len(builders) < len(devices), priority)
     with gc_paused():
-        return _Loop(job, machine, mesh, builders).plan(options)
+        priority = 1 - min(device.priority_levels for device in machine.devices) if layout.folded else 0
+        return _Loop(job, machine, replace(layout, size=layout.copies, priority=priority)).plan(options)
 
 
 class _Loop:
     """The loop of all devices, or of the first as representative."""
 
-    def __init__(self, job: Job, machine: Machine, mesh: Mesh, builders: list[PlanBuilder]):
-        self.job, self.mesh, self.builders, self.graph = job, mesh, builders, builders[0].graph
+    def __init__(self, job: Job, machine: Machine, layout: Layout):
+        self.job, self.layout, self.builders = job, layout, own_builders(job, layout)
+        self.graph = self.builders[0].graph
         self.units = Units(NAME, self.graph, rest=ROOT)
         #: A CPU has no streams: the thread that computes waits for each collective.
         streams = (COMPUTE, GATHER, REDUCE) if machine.devices[0].kind == "gpu" else (COMPUTE,) * 3
-        self.shards = Shards(job, machine, builders, mesh=mesh, units=self.units, first_device=mesh.names[0], streams=streams)
-        self._tasks = whole_counts(mesh.across(streams[2]), builders)
+        self.shards = Shards(job, machine, self.builders, layout=layout, units=self.units, first_device=layout.names[0], streams=streams)
+        self._tasks = whole_counts(layout.across(streams[2]), self.builders)
         self._gathered: dict[str, Gathered] = {}  # by unit, what was gathered and not copied out
-        self._read: list[dict[str, Operand]] = [{} for _ in builders]  # by device, what ops read in place of values of the graph
+        self._read: list[dict[str, Operand]] = [{} for _ in self.builders]  # by device, what ops read in place of values of the graph
         self._copied: list[str] = []  # the names of what copied units out on the first device, in order
 
     def plan(self, options: Options) -> Plan:
@@ -93,7 +90,7 @@ class _Loop:
         for build in self.builders:
             build.carry_unused(frozenset(self.graph.parameters))
         tensors = merged([*(build.tensors for build in self.builders), self.shards.tensors])
-        notes: dict[str, object] = {"staleness": 0, "replicas": self.mesh.replicas, "shards": self.mesh.size}
+        notes: dict[str, object] = {"staleness": 0, "replicas": self.layout.replicas, "shards": self.layout.size}
         plan = Plan(
             strategy=NAME,
             segments=(Segment(tuple(self._tasks)),),
@@ -102,7 +99,7 @@ class _Loop:
             losses=tuple(name for build in self.builders for name in build.losses),
             gradients=self.shards.pieces.gradients,
             options=option_values(options),
-            semantics=notes | self.builders[0].graph_notes(several=True) | folded_note(self.mesh.devices, self.mesh.names),
+            semantics=notes | self.builders[0].graph_notes(several=True) | self.layout.semantics,
         )
         return self.builders[0].with_left_out(plan)
 
@@ -163,7 +160,7 @@ class _Loop:
 
     def _gather(self, unit: str, name: str, after: tuple[str, ...]) -> None:
         """Gather a unit after these tasks of the first device; each has a counterpart on the others."""
-        waits = [tuple(self._on(device, each) for each in after) for device in self.mesh.devices]
+        waits = [tuple(self._on(device, each) for each in after) for device in self.layout.devices]
         tasks, self._gathered[unit] = self.shards.gather(Span(unit, 0, 0, False), name, waits)
         self._tasks += tasks
 
@@ -171,13 +168,13 @@ class _Loop:
         """Copy a unit's gathered parameters to separate memory, by one kernel (split_with_sizes_copy)."""
         tasks, read = self.shards.unpack(Span(unit, 0, 0, False), name, self._gathered.pop(unit))
         self._tasks += [_in_one_kernel(task) for task in tasks]
-        self._copied += [task.name for task in tasks if task.device == self.mesh.devices[0]][-1:]
+        self._copied += [task.name for task in tasks if task.device == self.layout.devices[0]][-1:]
         for current, own in zip(self._read, read, strict=True):
             current |= own
 
     def _on(self, device: str, name: str) -> str:
         """The name that a task of the first device has on another one."""
-        return name.removesuffix(f"@{self.mesh.devices[0]}") + f"@{device}"
+        return name.removesuffix(f"@{self.layout.devices[0]}") + f"@{device}"
 
     def _run(self, position: int, m: int) -> None:
         if position not in self.units.casts:

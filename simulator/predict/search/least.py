@@ -27,13 +27,13 @@ from simulator.predict.search.bound import least_compute_s
 from simulator.predict.search.setup import Setup
 from simulator.strategies.baseline import Options
 from simulator.strategies.data_parallel import replica_builders
+from simulator.strategies.layout import Layout
 from simulator.strategies.options import Portion
 from simulator.strategies.pipeline import planning
 from simulator.strategies.pipeline.cut import Cut
 from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD
 from simulator.strategies.registry import parse
-from simulator.strategies.sharding.mesh import Mesh
-from simulator.strategies.sharding.units import Units
+from simulator.strategies.zero.units import Units
 from traces.errors import SchedcastError
 
 
@@ -122,9 +122,9 @@ class _OneDevice:
         machine, model = setup.target.machine, setup.target.costs
         names = tuple(device.name for device in machine.devices)
         job = setup.job.varied(accumulate=portion.microbatches)
-        (builder,) = replica_builders(job, names[:1], portion.replicas, division=portion.division)
+        layout = Layout(machine, names[: portion.replicas * portion.division.devices], portion.division, folded=True)
+        (builder,) = replica_builders(job, layout)
         graph = builder.graph
-        mesh = Mesh(machine, names, portion.division, 1, folded=True, priority=0)
         ops, tasks = [], []
         for index, op in enumerate(graph.ops):
             if index in graph.casts:
@@ -133,7 +133,7 @@ class _OneDevice:
             if op.body.target in COLLECTIVES:
                 if not machine.library:
                     continue
-                ((group, _),) = mesh.dividing(op.body.target.rpartition(".")[2], stream=1)
+                ((group, _),) = layout.dividing(op.body.target.rpartition(".")[2], stream=1)
                 own = group.together(builder.tensors, own)
             ops += [index] * len(own)
             tasks += own

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Literal, NamedTuple
 
@@ -18,6 +18,7 @@ from simulator.plan.task import Task
 from simulator.strategies.builder import MOST_TASKS, Gradients, PlanBuilder, kept_by
 from simulator.strategies.data_parallel import folds
 from simulator.strategies.few import ROUNDS, leaves_out, with_left_out
+from simulator.strategies.layout import Layout
 from simulator.strategies.options import Portion
 from simulator.strategies.pipeline import grid_csv
 from simulator.strategies.pipeline.alike import PLANNED, may_copy, planned, with_copies
@@ -382,15 +383,22 @@ def scheduled(
             f"{name}: rematerialize=on and checkpointing ({cut_graph.graph.checkpoint}) both repeat forwards; give one of the two",
             Code.MODEL,
         )
-    count, division = holders_of(options), division_of(options)
     with gc_paused():
-        places, backward_places = (
-            [tuple(of_rank[schedule.rank_of[stage] * count + number] for number in range(count)) for stage in range(schedule.stages)]
-            for of_rank in (devices, backward or devices)
-        )
         extent = _extent(name, job, machine, options, schedule, len(cut_graph.graph.ops))
         left_out, schedule, folded = schedule.microbatches - extent.schedule.microbatches, extent.schedule, extent.folded
         own = PLANNED if extent.alike else schedule.microbatches
+        priority = 1 - min(device.priority_levels for device in machine.devices)
+        ranks = len(schedule.ranks)
+        every = Layout(
+            machine,
+            tuple(devices)[: ranks * holders_of(options)],
+            division_of(options),
+            size=replicas_of(options),
+            folded=folded,
+            priority=priority,
+            stages=ranks,
+        )
+        updating = replace(every, names=tuple(backward or devices)[: len(every.names)])
         with named(name):
             left = left_out + schedule.microbatches - own
             kept = kept_by(options.gradients, options.replicas, sharded=options.shard != "0")
@@ -399,10 +407,8 @@ def scheduled(
                 machine,
                 cut=cut_graph,
                 microbatches=own,
-                forward=places,
-                backward=backward_places,
-                folded=folded,
-                division=division,
+                forward=[every.stage(schedule.rank_of[stage]) for stage in range(schedule.stages)],
+                backward=[updating.stage(schedule.rank_of[stage]) for stage in range(schedule.stages)],
                 left_out=left,
                 kept=kept,
             )

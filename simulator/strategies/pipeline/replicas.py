@@ -1,10 +1,4 @@
-"""Replicas of a pipeline: each works on its part of the batch, and the replicas of a stage sum their gradients before their update.
-
-The replicas of a stage are successive devices, stage after stage. This is Megatron-LM's default order, data parallelism inside and the
-pipeline outside ("Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", Narayanan et al., 2021): gradients have
-many bytes and stay inside a node if possible; activations have fewer and cross nodes. With R replicas, stage p of replica r is device
-number p * R + r; if T devices divide its layers, it is the T successive ones from number (p * R + r) * T on.
-"""
+"""Replicas of a pipeline: each works on its part of the batch, and the replicas of a stage sum their gradients before their update."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +6,6 @@ from functools import cached_property
 
 from simulator.engine.collectives.tasks import COMPUTE, Group
 from simulator.machine.machine import Machine
-from simulator.model.division.divide import UNDIVIDED, Division
 from simulator.model.division.local import COLLECTIVES, TENSOR
 from simulator.model.job import Job
 from simulator.plan.fusion import fused, insert
@@ -21,19 +14,18 @@ from simulator.plan.task import Task
 from simulator.plan.tensors import merged
 from simulator.strategies.builder import Kept
 from simulator.strategies.data_parallel import whole_counts
+from simulator.strategies.layout import Layout
 from simulator.strategies.options import AnyOptions
 from simulator.strategies.pipeline.cut import Cut
 from simulator.strategies.pipeline.pipeline import Pipeline
-from simulator.strategies.sharding.mesh import Mesh
-from simulator.strategies.sharding.shards import Shards, Sums
-from simulator.strategies.sharding.units import Span, Units
+from simulator.strategies.zero.shards import Shards, Sums
+from simulator.strategies.zero.units import Span, Units
 
 
 class Replicas:
     """The pipelines of a plan: all replicas or, if `folded`, the first, which represents all.
 
-    `forward`, `backward`: by stage the devices of its replicas' forwards, and of their backwards and updates. `left_out`,
-    `kept`: as in `Pipeline`.
+    `forward`, `backward`: by stage the devices of its forwards, and of its backwards and updates. `left_out`, `kept`: as in `Pipeline`.
     """
 
     def __init__(
@@ -42,40 +34,37 @@ class Replicas:
         machine: Machine,
         cut: Cut,
         microbatches: int,
-        forward: Sequence[tuple[str, ...]],
-        backward: Sequence[tuple[str, ...]],
-        folded: bool = False,
-        division: Division = UNDIVIDED,
+        forward: Sequence[Layout],
+        backward: Sequence[Layout],
         left_out: int = 0,
         kept: Kept = "freed",
     ):
-        """`cut`: of the graph of the first device of `division`; the devices of a replica's stage that divide its layers are successive."""
-        self.job, self.machine, self.cut, self.devices, self.folded = job, machine, cut, tuple(backward), folded
-        self.division, self.count, self._kept = division, len(forward[0]) // division.degree, kept
-        self.forward = tuple(forward)
-        others = {stage[0]: stage[1:] for stage in (*forward, *backward)} if folded else {}
+        """`cut`: of the graph of the first of the devices that divide layers."""
+        self.job, self.machine, self.cut, self.forward, self.backward, self._kept = job, machine, cut, forward, backward, kept
+        first = forward[0]
+        self.division, self.count, self.folded = first.division, first.replicas, first.folded
+        others = {stage.names[0]: stage.names[1:] for stage in (*forward, *backward)} if self.folded else {}
         self.pipelines = [
             Pipeline(
                 job,
                 machine,
-                self._cut_of(number % division.degree, microbatches + left_out),
+                self._cut_of(number % self.division.degree, microbatches + left_out),
                 microbatches,
-                [stage[number] for stage in forward],
-                [stage[number] for stage in backward],
-                replica=number // division.degree,
+                [stage.names[number] for stage in forward],
+                [stage.names[number] for stage in backward],
+                replica=number // self.division.degree,
                 replicas=self.count,
                 others=others,
-                rank=number % division.degree,
+                rank=number % self.division.degree,
                 left_out=left_out,
                 kept=kept,
             )
-            for number in range(1 if folded else len(forward[0]))
+            for number in range(len(first.devices))
         ]
         self._shards: dict[int, Shards] = {}  # by stage
         #: The stream of sums of gradients, and that of the updates that wait for them during backward, or of gathered parameters.
         self._sums = self.pipelines[0].sender.streams
         self._updates, self._tensor = self._sums + 1, self._sums + 2
-        self._priority = 1 - min(device.priority_levels for device in machine.devices)
 
     def _cut_of(self, rank: int, microbatches: int) -> Cut:
         """The graph in stages of one of the devices that divide layers."""
@@ -102,16 +91,12 @@ class Replicas:
                     tasks += turn
         return tasks
 
-    def _mesh(self, devices: tuple[str, ...]) -> Mesh:
-        """How the devices of a stage work together."""
-        return Mesh(self.machine, devices, self.division, self.count, self.folded, self._priority)
-
     @cached_property
     def _dividing(self) -> dict[str, Group]:
         """By device, those that divide the layers of its stages together."""
-        meshes = [self._mesh(devices) for devices in dict.fromkeys((*self.forward, *self.devices))]
-        groups = [(mesh, *members) for mesh in meshes for members in mesh.dividing(TENSOR, self._tensor)]
-        return {mesh.names[at]: group for mesh, group, numbers in groups for at in numbers}
+        stages = {stage.names: stage for stage in (*self.forward, *self.backward)}.values()
+        groups = [(stage, *members) for stage in stages for members in stage.dividing(TENSOR, self._tensor)]
+        return {stage.names[at]: group for stage, group, numbers in groups for at in numbers}
 
     def shard(self) -> dict[int, list[Task]]:
         """Let each replica of a stage store a shard of its parameters. Returns, by stage, the tasks that gather them at the start of the
@@ -127,10 +112,16 @@ class Replicas:
             own = frozenset(index for index, of in enumerate(self.cut.stage_of) if of == stage)
             sums: Sums = "whole" if self._kept == "held" else "in place"
             units = Units("shard=1", self.cut.graph, owned, own, whole=sums == "whole")
-            mesh = self._mesh(self.devices[stage])
             streams = (COMPUTE, self._updates, self._sums)
             shards = Shards(
-                self.job, self.machine, builders, mesh=mesh, units=units, first_device=self.devices[0][0], streams=streams, sums=sums
+                self.job,
+                self.machine,
+                builders,
+                layout=self.backward[stage],
+                units=units,
+                first_device=self.backward[0].names[0],
+                streams=streams,
+                sums=sums,
             )
             self._shards[stage], tasks[stage] = shards, []
             for unit in units.weights:
@@ -151,7 +142,7 @@ class Replicas:
         if not first.graph.counts:
             return []
         home = first.place.home(next(iter(first.graph.counts)))
-        return whole_counts(self._mesh(next(stage for stage in self.forward if home in stage)).across(self._sums), builders)
+        return whole_counts(next(stage for stage in self.forward if home in stage.names).across(self._sums), builders)
 
     def zero_gradients(self, stage: int) -> list[Task]:
         """The tasks that set the gradients of a stage's parameters to zero, which last from step to step."""
@@ -193,7 +184,7 @@ class Replicas:
             return []
         tasks: list[Task] = []
         own = [pipeline.build.whole_gradients(parameters) for pipeline in self.pipelines]
-        for rank, (group, numbers) in enumerate(self._mesh(self.devices[stage]).sharding(self._sums)):
+        for rank, (group, numbers) in enumerate(self.backward[stage].sharding(self._sums)):
             tasks += group.all_reduce(f"{name} of rank {rank}" if rank else name, [own[at] for at in numbers])
         return tasks
 
@@ -219,5 +210,7 @@ class Replicas:
             notes["divided"] = ", and ".join(self.division.words)
         if self.folded:
             each = self.count * self.division.degree
-            notes["folded"] = f"One pipeline on {len(set(self.devices))} devices stands for {each}, which do the same"
+            notes["folded"] = (
+                f"One pipeline on {len({stage.names for stage in self.backward})} devices stands for {each}, which do the same"
+            )
         return notes

@@ -14,7 +14,7 @@ from simulator.model.job import Job
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.task import COLLECTIVE, GRADIENT, PARAMETER, UPDATE
 from simulator.strategies.fsdp import GATHER, REDUCE, TENSOR
-from simulator.strategies.sharding.units import unit_of
+from simulator.strategies.zero.units import unit_of
 from tests.support import mlp
 from tests.support.applicable import core_groups
 from tests.support.folding import check_folded

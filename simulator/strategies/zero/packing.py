@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.task import COLLECTIVE, Operand, Task
 from simulator.plan.tensors import PlanTensors, contiguous, part, viewed
-from simulator.strategies.sharding.units import Flat, shaped
+from simulator.strategies.zero.units import Flat, shaped
 
 _CONTIGUOUS = '{"memory_format":{"memory_format":"contiguous_format"}}'
 

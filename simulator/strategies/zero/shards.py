@@ -16,11 +16,11 @@ from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.task import BACKWARD, BUFFER, COLLECTIVE, UPDATE, Operand, Task, Value
 from simulator.plan.tensors import PlanTensors, contiguous, part
 from simulator.strategies.builder import ADD, COPY, PlanBuilder
+from simulator.strategies.layout import Layout
 from simulator.strategies.sharding.boxes import Box, cut, whole
-from simulator.strategies.sharding.mesh import Mesh
-from simulator.strategies.sharding.packing import Packing
 from simulator.strategies.sharding.parameters import Pieces
-from simulator.strategies.sharding.units import Flat, Span, Units, Weight, by_dtype, rows, shaped, without_padding
+from simulator.strategies.zero.packing import Packing
+from simulator.strategies.zero.units import Flat, Span, Units, Weight, by_dtype, rows, shaped, without_padding
 
 Sums = Literal["flat", "in place", "whole"]
 
@@ -36,28 +36,28 @@ class Shards:
         job: Job,
         machine: Machine,
         builders: Sequence[PlanBuilder],
-        mesh: Mesh,
+        layout: Layout,
         units: Units,
         first_device: str,
         streams: tuple[int, int, int],
         sums: Sums = "flat",
     ):
-        """`builders`: of the mesh's devices that the plan has. `units`: of the parameters in shards. `first_device`: the first of the plan.
+        """`builders`: of the layout's devices that the plan has. `units`: of the parameters in shards. `first_device`: the plan's first.
 
         `streams`: those of a device that compute, that gather and that sum. `sums`: in place, parameters whose parts are equal are gathered
         and summed in place, as in ZeRO's first stage, which retains all of them; flat, they are sent in one tensor, as in FSDP2; whole,
         they are gathered in one tensor, and summed in place with the other devices' parts, while nothing else runs, as in nanotron.
         """
         if sums == "whole":
-            streams, mesh = (streams[0],) * 3, replace(mesh, priority=0)  # of what computes
-        self.job, self.builders, self.mesh, self.units = job, builders, mesh, units
-        self.devices, self._how = mesh.devices, sums
+            streams, layout = (streams[0],) * 3, replace(layout, priority=0)  # of what computes
+        self.job, self.builders, self.layout, self.units = job, builders, layout, units
+        self.devices, self._how = layout.devices, sums
         self.graph, self.tensors = builders[0].graph, PlanTensors()
         self._computing, self._gathering, self._reducing = streams
         #: How experts are sharded: among the devices with the same ones.
-        self.mesh_of_experts = mesh.of_experts
-        meshes = (mesh, self.mesh_of_experts)
-        self._packings = {each.size: Packing(self.tensors, self.devices, each.size, *streams, mesh.priority) for each in meshes}
+        self.layout_of_experts = layout.of_experts
+        layouts = (layout, self.layout_of_experts)
+        self._packings = {each.size: Packing(self.tensors, self.devices, each.size, *streams, layout.priority) for each in layouts}
         self.pieces = Pieces(job, self.graph, machine, self.tensors, first_device, "all-reduce")
         self.held = [self._hold(at) for at in range(len(self.devices))]
         self._sums: dict[str, list[Operand]] = {}  # by unit and type, what the microbatches so far sum up to, by device
@@ -68,8 +68,8 @@ class Shards:
         """A device's shard of each parameter; nothing for parameters with too few rows."""
         held = {}
         for name in self.units.trained:
-            mesh, value = self._mesh(self.units.unit(name)), self.builders[at].graph.values[name]
-            box = self._box(name, value.shape, at // mesh.division.degree % mesh.size, mesh.size)
+            layout, value = self._layout(self.units.unit(name)), self.builders[at].graph.values[name]
+            box = self._box(name, value.shape, at // layout.division.degree % layout.size, layout.size)
             if box is not None:
                 held[name] = self.pieces.hold(name, self.devices[at], box, value).operand
         return held
@@ -86,17 +86,17 @@ class Shards:
             return None
         return ((first, end), *whole(shape[1:])) if shape else ()
 
-    def _mesh(self, unit: str) -> Mesh:
+    def _layout(self, unit: str) -> Layout:
         """How a unit's parameters are sharded."""
-        return self.mesh_of_experts if unit in self.units.apart else self.mesh
+        return self.layout_of_experts if unit in self.units.apart else self.layout
 
     def is_sharded(self, unit: str) -> bool:
         """Whether there is something of a unit to gather and to scatter."""
-        return self._mesh(unit).size > 1
+        return self._layout(unit).size > 1
 
     def _equal_parts(self, parameter: str) -> bool:
         """Whether a parameter is gathered and summed in place."""
-        shape, size = self.graph.values[parameter].shape, self._mesh(self.units.unit(parameter)).size
+        shape, size = self.graph.values[parameter].shape, self._layout(self.units.unit(parameter)).size
         return self._how != "flat" and bool(shape) and shape[0] % size == 0 and not self.units.blocks(parameter, size)
 
     def _bundles(self, unit: str) -> list["_Bundle"]:
@@ -106,7 +106,7 @@ class Shards:
             for in_place in (True, False):
                 own = [weight for weight in weights if (self._how == "in place" and self._equal_parts(weight.parameter)) is in_place]
                 if own:
-                    flat = None if in_place else self.units.flat((weight.parameter for weight in own), self._mesh(unit).size)
+                    flat = None if in_place else self.units.flat((weight.parameter for weight in own), self._layout(unit).size)
                     bundles.append(_Bundle(f" {len(bundles)}" if bundles else "", dtype, own, flat))
         return bundles
 
@@ -114,14 +114,14 @@ class Shards:
         """The tasks that gather a unit for a span, and what they make on each device, by bundle."""
         tasks: list[Task] = []
         gathered: Gathered = {}
-        mesh = self._mesh(span.unit)
+        layout = self._layout(span.unit)
         for end, dtype, weights, flat in self._bundles(span.unit):
             label = f"{span.unit}/{name}{end}"
-            for number, (group, numbers) in enumerate(mesh.sharding(self._gathering)):
+            for number, (group, numbers) in enumerate(layout.sharding(self._gathering)):
                 shards = []
                 for at in numbers:
                     own = [self.held[at].get(weight.parameter) for weight in weights]
-                    packing, pack = self._packings[mesh.size], f"{label}/pack"
+                    packing, pack = self._packings[layout.size], f"{label}/pack"
                     packed, sent = packing.cast(own, dtype, pack, at) if flat is None else packing.packed(own, flat, dtype, pack, at)
                     tasks += [replace(task, after=after[at], layer=span.unit) for task in packed]
                     shards.append(sent)
@@ -140,7 +140,7 @@ class Shards:
         """
         tasks: list[Task] = []
         read: list[dict[str, Operand]] = [{} for _ in self.devices]
-        size = self._mesh(span.unit).size
+        size = self._layout(span.unit).size
         for end, _, weights, flat in self._bundles(span.unit):
             for at, wholes in enumerate(gathered[end]):
                 parts = list(wholes)
@@ -180,7 +180,7 @@ class Shards:
         """The tasks that sum a unit's gradients over the devices, each of which retains its part; the last microbatch completes them."""
         tasks: list[Task] = []
         types: dict[str, list[str]] = {}
-        mesh = self._mesh(unit)
+        layout = self._layout(unit)
         in_place = [parameter for parameter in self.units.parameters[unit] if self._summed_in_place(parameter)]
         if in_place:
             tasks += self._reduce_in_place(unit, in_place, f"{unit}/{name}" + (f" {m}" if m else ""))
@@ -190,13 +190,13 @@ class Shards:
                 types.setdefault(self.graph.gradients[parameter].dtype, []).append(parameter)
         for number, (dtype, parameters) in enumerate(types.items()):
             label = f"{unit}/{name}" + (f" {dtype}" if number else "") + (f" {m}" if m else "")
-            flat = self.units.flat(parameters, mesh.size)
+            flat = self.units.flat(parameters, layout.size)
             by_number: dict[int, Operand] = {}
-            for place, (group, numbers) in enumerate(mesh.sharding(self._reducing)):
+            for place, (group, numbers) in enumerate(layout.sharding(self._reducing)):
                 wholes, of_group = [], f"{label} of group {place}" if place else label
                 for at in numbers:
                     own = [self.builders[at].gradient(name) for name in parameters]
-                    packed, gradient = self._packings[mesh.size].packed_gradients(own, flat, f"{label}/pack", at)
+                    packed, gradient = self._packings[layout.size].packed_gradients(own, flat, f"{label}/pack", at)
                     tasks += packed
                     wholes.append((gradient,))
                 made, shards = group.reduce_scatter(of_group, self.tensors, wholes)
@@ -206,10 +206,10 @@ class Shards:
             kept = self._sums.setdefault(f"{unit} {dtype}", sums)
             if kept is not sums:
                 for device, new, old in zip(self.devices, sums, kept, strict=True):
-                    lane = (device, self._reducing, self.mesh.priority)
+                    lane = (device, self._reducing, self.layout.priority)
                     tasks.append(Task(f"{label}/add@{device}", ADD, *lane, (new,), mutates=(old,), phase=BACKWARD))
             if last:
-                tasks += self._over_groups(label, mesh, [(total,) for total in kept])
+                tasks += self._over_groups(label, layout, [(total,) for total in kept])
                 self._complete(parameters, flat, kept)
         return [replace(task, layer=unit) for task in tasks]
 
@@ -232,8 +232,8 @@ class Shards:
         """The tasks that sum gradients in place over the devices, each of which continues with its part."""
         tasks: list[Task] = []
         sums: list[tuple[Operand, ...]] = [()] * len(self.devices)
-        mesh = self._mesh(unit)
-        for place, (group, numbers) in enumerate(mesh.sharding(self._reducing)):
+        layout = self._layout(unit)
+        for place, (group, numbers) in enumerate(layout.sharding(self._reducing)):
             wholes = [[self.builders[at].gradient(parameter) for parameter in parameters] for at in numbers]
             sum_up = group.all_reduce_parts if self._how == "whole" else group.reduce_scatter_in_place
             made, of_group = sum_up(f"{name} of group {place}" if place else name, wholes)
@@ -242,7 +242,7 @@ class Shards:
                 sums[at] = own
         for held, own in zip(self.held, sums, strict=True):
             self.pieces.gradients |= {held[parameter].value: operand for parameter, operand in zip(parameters, own, strict=True)}
-        return tasks + self._over_groups(name, mesh, sums)
+        return tasks + self._over_groups(name, layout, sums)
 
     def reduce_whole(self, unit: str) -> list[Task]:
         """The tasks that sum a unit's gradients over the replicas, each of which retains all of them."""
@@ -250,27 +250,27 @@ class Shards:
         own = [tuple(builder.gradient(name) for name in parameters) for builder in self.builders]
         for held, gradients in zip(self.held, own, strict=True):
             self.pieces.gradients |= {held[name].value: gradient for name, gradient in zip(parameters, gradients, strict=True)}
-        mesh = self._mesh(unit)
-        if mesh.copies == 1:
+        layout = self._layout(unit)
+        if layout.copies == 1:
             return []
         tasks: list[Task] = []
-        for rank, (group, numbers) in enumerate(mesh.same_shards(self._reducing)):
+        for rank, (group, numbers) in enumerate(layout.same_shards(self._reducing)):
             tasks += group.all_reduce(f"{unit}/reduce" + (f" of rank {rank}" if rank else ""), [own[at] for at in numbers])
         return [replace(task, layer=unit) for task in tasks]
 
-    def _over_groups(self, name: str, mesh: Mesh, sums: Sequence[tuple[Operand, ...]]) -> list[Task]:
+    def _over_groups(self, name: str, layout: Layout, sums: Sequence[tuple[Operand, ...]]) -> list[Task]:
         """The tasks that sum shards over the groups, each of which stores all of the parameters."""
         tasks: list[Task] = []
-        if mesh.size == mesh.copies:
+        if layout.size == layout.copies:
             return tasks
-        for rank, (group, numbers) in enumerate(mesh.same_shards(self._reducing)):
+        for rank, (group, numbers) in enumerate(layout.same_shards(self._reducing)):
             tasks += group.all_reduce(f"{name}/groups {rank}", [sums[at] for at in numbers])
         return tasks
 
     def clip(self, largest: float) -> list[Task]:
         """The tasks that scale all shards of gradients to the largest global norm, whose square is summed over the devices."""
-        tasks, squares, division, stream = [], [], self.mesh.division, self._computing
-        by_experts = division.experts > 1 and self.mesh.size == 1  # else devices that share the rest have different pieces of experts
+        tasks, squares, division, stream = [], [], self.layout.division, self._computing
+        by_experts = division.experts > 1 and self.layout.size == 1  # else devices that share the rest have different pieces of experts
         what, degree = (EXPERTS, division.experts) if by_experts else (TENSOR, division.degree)
         own = [[self.pieces.gradients[operand.value] for operand in held.values()] for held in self.held]
         for at, (device, gradients) in enumerate(zip(self.devices, own, strict=True)):
@@ -285,8 +285,8 @@ class Shards:
                 tasks.append(
                     Task(f"clip/shares@{device}", share, device, stream=stream, reads=reads, mutates=mutates, phase=UPDATE, layer="clip")
                 )
-        groups = self.mesh.sharding(self._computing) if self.mesh.size > 1 else []
-        groups += self.mesh.dividing(what, self._computing) if degree > 1 else []
+        groups = self.layout.sharding(self._computing) if self.layout.size > 1 else []
+        groups += self.layout.dividing(what, self._computing) if degree > 1 else []
         for number, (group, numbers) in enumerate(groups):
             tasks += group.all_reduce(f"clip/sum {number}@{self.devices[numbers[0]]}", [squares[at] for at in numbers])
         for device, gradients, (square,) in zip(self.devices, own, squares, strict=True):
