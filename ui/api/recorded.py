@@ -33,7 +33,7 @@ class Recorded(Shown):
     def result(self) -> ReplayResult:
         """The document: steps, where their time goes, and what would make them faster."""
         result = ask(self.recording, self.rules).result if self.rules else ranked(self.recording)
-        return result.model_copy(update={"stragglers": stragglers(self.recording)})
+        return result.model_copy(update={"stragglers": stragglers(self.recording.replay)})
 
     @property
     def step_s(self) -> float:

@@ -40,7 +40,7 @@ def replay(
         progress("asking what would make it faster")
         answer = ask(recorded, rules) if rules else None
         result = answer.result if answer else ranked(recorded)
-        result = result.model_copy(update={"stragglers": stragglers(recorded)})
+        result = result.model_copy(update={"stragglers": stragglers(recorded.replay)})
     runs = {"recorded": recorded.replay.recording, "replayed": recorded.simulated} | ({"what if": answer.timeline} if answer else {})
     print_then_write(
         as_json,

@@ -10,7 +10,6 @@ from simulator.replay.nodes import GAP, is_host, short_name
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import launches, waits_for_device
 from simulator.replay.whatif.matching import class_of
-from simulator.replay.whatif.replayed import Replayed
 from traces.documents.timeline import Timeline
 from traces.errors import SchedcastError
 from traces.formats.iterations import WHOLE
@@ -85,9 +84,9 @@ def comparable_steps(replay: Replay) -> int:
     return max(1, sum(end < MOST_TASKS for end in ends))
 
 
-def run_of_replay(recorded: Replayed, name: str, steps: int) -> Run:
+def run_of_replay(replay: Replay, name: str, steps: int) -> Run:
     """Return the first `steps` steps of a recording, and what ran before them."""
-    replay = replace(recorded.replay, steps=recorded.replay.steps[:steps])
+    replay = replace(replay, steps=replay.steps[:steps])
     position = replay.position
     lasts = [position[step.last_task] for step in replay.steps]
     tasks = replay.plan.tasks[: max(lasts) + 1]

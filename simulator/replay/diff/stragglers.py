@@ -17,7 +17,6 @@ from simulator.replay.nodes import GAP, LOST_LAUNCH, is_host, rank_of
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import with_durations
 from simulator.replay.whatif.ranking import changed_step_s
-from simulator.replay.whatif.replayed import Replayed
 from traces.documents.replay_result import StragglerCost
 
 #: The kind of the time before a thread's first call.
@@ -26,13 +25,12 @@ START = "a later start"
 KINDS = (KERNELS, PYTHON, LAUNCHES, SYNCHRONIZATION, COPIES, COMMUNICATION, START)
 
 
-def stragglers(recorded: Replayed) -> tuple[StragglerCost, ...]:
+def stragglers(replay: Replay) -> tuple[StragglerCost, ...]:
     """Return the costs of every rank by kind and in all, then those of all ranks together by kind. Empty for a single rank."""
-    replay = recorded.replay
     members = _members(replay)
     if len(members) < 2:
         return ()
-    median_s = _median_times(recorded, members)
+    median_s = _median_times(replay, members)
     before_s = changed_step_s(replay)
 
     def cost(rank: int | None, kind: str | None) -> StragglerCost:
@@ -57,13 +55,13 @@ def _members(replay: Replay) -> dict[int, list[int]]:
     return members
 
 
-def _median_times(recorded: Replayed, members: Mapping[int, Sequence[int]]) -> dict[tuple[int, str], dict[str, float]]:
+def _median_times(replay: Replay, members: Mapping[int, Sequence[int]]) -> dict[tuple[int, str], dict[str, float]]:
     """Return by rank and kind the durations of the median rank by task; without unchanged ones."""
-    tasks = recorded.replay.plan.tasks
-    whole = run_of_replay(recorded, "", comparable_steps(recorded.replay))
+    tasks = replay.plan.tasks
+    whole = run_of_replay(replay, "", comparable_steps(replay))
     members = {rank: [index for index in own if index < len(whole.nodes)] for rank, own in members.items()}
     runs = {rank: _part(whole, own) for rank, own in members.items()}
-    starts = {rank: _starts(recorded.replay, own) for rank, own in members.items()}
+    starts = {rank: _starts(replay, own) for rank, own in members.items()}
     own_start = {index for threads in starts.values() for thread in threads for index in thread}
     kind_of = [
         START if index in own_start else None if LOST_LAUNCH in tasks[index].name else node.term for index, node in enumerate(whole.nodes)

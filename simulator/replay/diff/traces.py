@@ -107,13 +107,13 @@ def compare_traces(a: Path | str, b: Path | str, progress: Callable[[str], None]
 
     `progress` is called before every stage, five times in all.
     """
-    recorded = [replayed([path], progress) for path in (a, b)]
+    replays = [replayed([path], progress).replay for path in (a, b)]
     progress("comparing")
-    for each, path in zip(recorded, (a, b), strict=True):
-        check_steps(each.replay, str(path))
+    for replay, path in zip(replays, (a, b), strict=True):
+        check_steps(replay, str(path))
     with gc_paused():
-        steps = min(comparable_steps(each.replay) for each in recorded)
-        runs = [run_of_replay(each, name, steps) for each, name in zip(recorded, _names(a, b), strict=True)]
+        steps = min(map(comparable_steps, replays))
+        runs = [run_of_replay(replay, name, steps) for replay, name in zip(replays, _names(a, b), strict=True)]
         return _compared(runs, "traces", NOT_REPLAYED)
 
 

@@ -49,7 +49,7 @@ def test_of_many_ranks_those_that_others_wait_for_are_replayed_with_what_they_co
         "16 ranks read, 8 of them replayed: those that arrive at collectives last, in all of the recording later than the median rank"
         " (rank 5 by 0.0465 ms, 11 by 0.0365 ms, 15 by 0.0065 ms), and 5 that stand for the others"
     )
-    costs = {cost.rank: cost.seconds for cost in stragglers(recorded) if cost.kind is None and cost.rank is not None}
+    costs = {cost.rank: cost.seconds for cost in stragglers(recorded.replay) if cost.kind is None and cost.rank is not None}
     assert len(costs) == 8
     assert max(costs, key=costs.__getitem__) == 5
 
@@ -58,7 +58,7 @@ def blamed(traces) -> list[str]:
     """What is said of the ranks, and of the median step."""
     recorded = replayed(traces)
     step_s = recorded.result.gpu_period_simulated_s
-    return [*words(stragglers(recorded), step_s), headline(recorded.result)]
+    return [*words(stragglers(recorded.replay), step_s), headline(recorded.result)]
 
 
 @pytest.mark.parametrize("ahead", [0.0, 50.0, 500.0, 20_000.0, 3e6])

@@ -160,7 +160,7 @@ def load_ladder(traces: tuple[str, ...], stamps: tuple[int, ...]) -> ReplayResul
 @st.cache_resource(max_entries=4, show_spinner="Replaying every rank at the median rank's pace")
 def load_stragglers(traces: tuple[str, ...], stamps: tuple[int, ...]) -> tuple[StragglerCost, ...]:
     """The cost of every rank, from the cache."""
-    return stragglers(load_replay(traces, stamps))
+    return stragglers(load_replay(traces, stamps).replay)
 
 
 def stragglers_ui(costs: Sequence[StragglerCost], step_s: float) -> None:

@@ -17,7 +17,7 @@ SLOW = replace(JOB, backward=(("wgrad_a", 150.0), ("wgrad_b", 150.0), ("wgrad_c"
 
 def costs(tmp_path, *jobs):
     """Costs in microseconds by rank and kind, without those of nothing."""
-    result = stragglers(replayed(write_ranks(tmp_path, list(jobs))))
+    result = stragglers(replayed(write_ranks(tmp_path, list(jobs))).replay)
     return {(cost.rank, cost.kind): round(cost.seconds * 1e6, 3) for cost in result if round(cost.seconds * 1e6, 3)}
 
 
@@ -41,18 +41,18 @@ def test_two_slow_ranks_cost_something_only_together(tmp_path):
 
 def test_equal_ranks_cost_nothing_and_one_rank_has_no_others(tmp_path):
     assert costs(tmp_path, JOB, JOB) == {}
-    assert stragglers(replayed(write_ranks(tmp_path, [JOB]))) == ()
+    assert stragglers(replayed(write_ranks(tmp_path, [JOB])).replay) == ()
 
 
 def test_the_sentence_names_the_rank_and_the_kind(tmp_path):
     recorded = replayed(write_ranks(tmp_path, [JOB, JOB, replace(SLOW, loader=160.0)]))
     step_s = recorded.result.gpu_period_simulated_s
-    assert words.words(stragglers(recorded), step_s) == [
+    assert words.words(stragglers(recorded.replay), step_s) == [
         f"With the median rank's times on rank 2 alone, a step would be 0.110 ms shorter ({100 * 110e-6 / step_s:.1f} %):"
         " Python between launches 0.06, kernels 0.05."
     ]
-    assert [row["rank"] for row in words.cells(stragglers(recorded))] == ["0", "1", "2", "all ranks"]
-    equal = stragglers(replayed(write_ranks(tmp_path, [JOB, JOB])))
+    assert [row["rank"] for row in words.cells(stragglers(recorded.replay))] == ["0", "1", "2", "all ranks"]
+    equal = stragglers(replayed(write_ranks(tmp_path, [JOB, JOB])).replay)
     assert words.words(equal, step_s)[0].startswith("No rank alone costs the others more than 0.0")
 
 
@@ -63,7 +63,7 @@ FOLDER = shared_folder("kineto")
 def test_the_rank_of_a_real_job_that_begins_its_step_late():
     """Both ranks leave the first collective at the same time; rank 0 begins its step 5.5 ms later than rank 1."""
     recorded = replayed([FOLDER / f"v100_dlrm_rank{rank}of8.json.gz" for rank in (0, 1)])
-    late = {(cost.rank, cost.kind): cost.seconds for cost in stragglers(recorded)}
+    late = {(cost.rank, cost.kind): cost.seconds for cost in stragglers(recorded.replay)}
     assert late[0, START] == pytest.approx(5.5e-3, rel=0.02)
     assert late[0, None] == pytest.approx(late[0, START], rel=0.02)
     assert abs(late[1, None]) < 1e-5

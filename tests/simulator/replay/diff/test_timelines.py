@@ -18,7 +18,6 @@ from simulator.replay.diff.traces import compare_timelines, compare_validated, r
 from simulator.replay.replay import simulate_replay
 from simulator.replay.whatif.edit import device_work, with_duration, with_tasks, without
 from simulator.replay.whatif.ranking import changed_step_s
-from simulator.replay.whatif.replayed import Replayed
 from tests.support.page_samples import result, skipped
 from tests.support.refusals import refuses
 from tests.support.small_replays import random_recording
@@ -171,7 +170,7 @@ def changed(replay, seed):
 
 
 def run(replay):
-    return run_of_replay(Replayed(replace(replay, recorded=simulate_replay(replay)), None, None), "run", len(replay.steps))
+    return run_of_replay(replace(replay, recorded=simulate_replay(replay)), "run", len(replay.steps))
 
 
 @pytest.mark.parametrize("seed", range(40))

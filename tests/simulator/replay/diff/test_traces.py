@@ -12,7 +12,7 @@ from simulator.replay.diff.traces import compare_traces
 from simulator.replay.nodes import GAP, short_name
 from simulator.replay.replay import simulate_replay
 from simulator.replay.whatif.edit import device_work, launches, with_durations
-from simulator.replay.whatif.replayed import Replayed, replayed
+from simulator.replay.whatif.replayed import replayed
 from tests.support.kineto_traces import Trace
 from tests.support.refusals import refuses
 from tests.support.shared_data import shared_folder
@@ -187,9 +187,7 @@ def runs(replay, seconds):
     """The recording, with the times that its own replay gives, and as it would have been with other durations of some tasks."""
     pair = (replay, with_durations(replay, seconds))
     simulated = [replace(each, recorded=simulate_replay(each)) for each in pair]
-    return [
-        run_of_replay(Replayed(each, None, None), name, len(each.steps)) for each, name in zip(simulated, ("beside", "inside"), strict=True)
-    ]
+    return [run_of_replay(each, name, len(each.steps)) for each, name in zip(simulated, ("beside", "inside"), strict=True)]
 
 
 @pytest.mark.thorough
