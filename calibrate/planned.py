@@ -16,7 +16,7 @@ from simulator.engine.costs.cost import MEASURED, Cost
 from simulator.engine.costs.model import CostModel, measurable
 from simulator.engine.memory.contents import holders_words, shortfall_words
 from simulator.engine.memory.over_time import carried_bytes, excess_bytes, memory_needs
-from simulator.engine.simulation import GRAPH
+from simulator.engine.scenario import GRAPH
 from simulator.machine.machine import Machine, Memory
 from simulator.model.job import Job
 from simulator.plan.plan import Plan

@@ -8,7 +8,7 @@ from calibrate.identity import comparable_cpu, cpu_identity
 from calibrate.placement import DEFAULT_PLACEMENT, Placement, check_one_gpu
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.scaled import scaled_costs
-from simulator.engine.simulation import GRAPH
+from simulator.engine.scenario import GRAPH
 from simulator.machine.machine import Machine
 from simulator.machine.presets import PYTORCH, THIS_CPU, THIS_GPU, gpu_machine, replicated
 from simulator.machine.this_cpu import this_cpu

@@ -192,8 +192,8 @@ def timeline_of(
     window = ((ends[before] - zero) if before in ends else spans[0].start_s, ends[last] - zero)
     step_s = statistics.median(per_step) if per_step else window[1] - window[0]
     uses = _uses(plan, spans, window, peak_bytes or {})
-    timeline = Timeline("measured", spans, step_s, window, mode, devices=uses, period_lengths_s=per_step)
-    return with_memory(timeline, plan, memory_over_time(plan, spans))
+    memory = memory_over_time(plan, spans)
+    return with_memory(Timeline("measured", spans, step_s, window, mode, devices=uses, memory=memory, period_lengths_s=per_step), plan)
 
 
 def _uses(plan: Plan, spans: Sequence[Span], window: tuple[float, float], peak_bytes: Mapping[str, int]) -> tuple[DeviceUse, ...]:

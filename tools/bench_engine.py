@@ -16,8 +16,9 @@ import time
 
 import simpy
 
+from simulator.engine.scenario import Scenario
 from simulator.engine.simulation import Simulation, simulate
-from simulator.plan.dependencies import Dependencies
+from simulator.plan.dependencies import dependencies_of
 from tests.support.tiny import build, gpu, host, task
 
 
@@ -64,16 +65,16 @@ def bench(name: str, count: int, streams: int, merge: bool = True) -> None:
     """Print one line of figures. `merge` as in `simulate`."""
     plan, costs = layered(count, streams)
     machine = gpu(sms=132, cache_bytes=10**5, host=host(dispatch_s=4e-6, record_s=1e-6, wait_s=1e-6, queue_depth=1000))
-    dependencies = Dependencies(plan)
-    for period in range(dependencies.steady + 1):
-        dependencies.waits(period)
+    scenario = Scenario(plan, machine, costs)
+    for period in range(scenario.dependencies.steady + 1):
+        scenario.dependencies.waits(period)
     bare, seconds = [], {"events alone": [], "from costs": [], "with the timeline": []}
     for _ in range(5):
         bare.append(bare_timeouts())
         gc.collect()
         gc.disable()
         begin = time.process_time()
-        simulation = Simulation(plan, machine, costs, "eager", None, dependencies, True, None, merge)
+        simulation = Simulation(scenario, merge=merge)
         ready = time.process_time()
         simulation.play()
         end = time.process_time()
@@ -82,7 +83,7 @@ def bench(name: str, count: int, streams: int, merge: bool = True) -> None:
         del simulation
         gc.enable()
         begin = time.process_time()
-        timeline = simulate(plan, machine, costs, dependencies=dependencies, merge=merge)
+        timeline = simulate(plan, machine, costs, merge=merge)
         seconds["with the timeline"].append(time.process_time() - begin)
     tasks = len(timeline.spans)
     assert tasks >= 3 * count, "expected at least three periods"
@@ -93,9 +94,10 @@ def bench(name: str, count: int, streams: int, merge: bool = True) -> None:
 def added_memory(count: int = 3_000) -> float:
     """MB by which one simulation of `count` tasks raises the peak of this process."""
     plan, costs = layered(count, 4)
-    dependencies = Dependencies(plan)
+    machine = gpu(sms=132, host=host(dispatch_s=4e-6))
+    dependencies_of(plan, machine)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    simulate(plan, gpu(sms=132, host=host(dispatch_s=4e-6)), costs, dependencies=dependencies)
+    simulate(plan, machine, costs)
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 

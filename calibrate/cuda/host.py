@@ -22,7 +22,7 @@ from executors.cuda.driver import Driver, Graph, Stream
 from executors.cuda.issue import fork, join
 from executors.cuda.program import EagerProgram
 from executors.tensors import job_tensors
-from simulator.engine.hosts import IssueTimes, recorded_tasks
+from simulator.engine.hosts import IssueTimes
 from simulator.machine.machine import HOST, Device, HostLane, Link, Machine, Memory
 from simulator.model.job import Job
 from simulator.plan.dependencies import Dependencies
@@ -64,7 +64,7 @@ def dispatch_s(driver: Driver, tiny: TinyOps, host: HostLane) -> float:
     plan, job = tiny.plan, tiny.job
     issue_s = {index: tiny.issue_s.get(cost_key(task, tiny.machine), 0.0) for index, task in enumerate(plan.tasks)}
     launches, dependencies = [task.body.launches for task in plan.tasks], Dependencies(plan)
-    known = IssueTimes(host, dependencies, launches, issue_s, recorded_tasks(dependencies), None)
+    known = IssueTimes(host, dependencies, launches, issue_s, None)
     program = cast(EagerProgram, CudaBackend(tiny.machine, driver).load(plan, job_tensors(job, job.build(), job.graph())))
     program.run(_WARM_UP)
     periods = [program.issue_s(_PERIODS) for _ in range(_CHUNKS)]

@@ -11,7 +11,7 @@ from executors.cuda.partitions import check_disjoint, check_events, runnable_mod
 from executors.cuda.program import EagerProgram, Site
 from executors.run import Executable
 from executors.segments import AT_FIRST, Start, highest_of_parts, load_parts
-from simulator.engine.simulation import EAGER, GRAPH
+from simulator.engine.scenario import EAGER, GRAPH
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from traces.errors import SchedcastError

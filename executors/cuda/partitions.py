@@ -13,7 +13,7 @@ from executors.cuda.driver import Driver, Partition
 from executors.cuda.driver_api import first_line
 from executors.cuda.issue import fork, join
 from executors.kernels.nvrtc import compiled
-from simulator.engine.simulation import EAGER, GRAPH
+from simulator.engine.scenario import EAGER, GRAPH
 from traces.errors import SchedcastError
 
 #: Length of the table of SMs, larger than the SM count of any GPU because the numbers of SMs may have gaps.

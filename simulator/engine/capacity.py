@@ -12,25 +12,22 @@ from functools import cached_property
 
 from simulator.engine.links import Links
 from simulator.engine.recipes import Recipe
+from simulator.engine.scenario import Scenario
 from simulator.engine.sms import Shape
-from simulator.machine.machine import Machine
-from simulator.plan.plan import Plan
 
 # Which lanes share SMs, memory bandwidth or links, so that the speed of one depends on whether another runs.
 
 
 def sharing_lanes(
-    lanes: Mapping[tuple[str, int], Sequence[int]],
-    recipes: Sequence[Recipe],
-    machine: Machine,
-    contended: Collection[str],
-    any_pair: bool,
+    scenario: Scenario, recipes: Sequence[Recipe], lanes: Mapping[tuple[str, int], Sequence[int]], contended: Collection[str]
 ) -> list[list[int]]:
     """Groups of at least two lanes, by number, that share something, directly or through others of the group.
 
-    `lanes`: tasks by (device, stream). `contended`: devices whose SMs or memory several lanes use. `any_pair`: whether two kernels of one
-    memory may slow each other down even if its bandwidth is enough for both.
+    `lanes`: tasks by (device, stream). `contended`: devices whose SMs or memory several lanes use.
     """
+    machine = scenario.machine
+    #: Two kernels of one memory may slow each other down even if its bandwidth is enough for both.
+    any_pair = bool(scenario.pair_multipliers) or any(machine.device(name).shared_overhead_s for name in contended)
     users: dict[Hashable, list[int]] = defaultdict(list)
     draws: dict[str, dict[int, float]] = defaultdict(dict)
     for lane, ((device, _), indices) in enumerate(lanes.items()):
@@ -75,15 +72,14 @@ STREAMS, COMPUTE, BANDWIDTH, LINKS = "streams", "compute", "memory bandwidth", "
 class Capacity:
     """What a plan's tasks, in one period, need of a machine. Tasks whose recipe has no shape share no SMs and no bandwidth."""
 
-    def __init__(
-        self, plan: Plan, machine: Machine, recipes: Sequence[Recipe], links: Links, pair_multipliers: Mapping[tuple[str, str], float]
-    ):
+    def __init__(self, scenario: Scenario, recipes: Sequence[Recipe], links: Links):
+        plan, machine = scenario.plan, scenario.machine
         self._plan, self._machine, self._recipes, self._links = plan, machine, recipes, links
         lanes: dict[str, set[tuple[str, int]]] = defaultdict(set)
         for task, recipe in zip(plan.tasks, recipes, strict=True):
             for place in recipe.on(task.device):
                 lanes[machine.device(place).memory].add(task.lane)
-        self._least = least_shares(machine, lanes, pair_multipliers)
+        self._least = least_shares(scenario, lanes)
 
     @property
     def needed_s(self) -> dict[str, float]:
@@ -138,12 +134,10 @@ class Capacity:
         return max(held.values(), default=0.0)
 
 
-def least_shares(
-    machine: Machine, lanes: Mapping[str, set[tuple[str, int]]], multipliers: Mapping[tuple[str, str], float]
-) -> dict[str, float]:
+def least_shares(scenario: Scenario, lanes: Mapping[str, set[tuple[str, int]]]) -> dict[str, float]:
     """By memory, the least share of its solo time that a kernel can take while others run. `lanes`: those that have kernels."""
-    excess = min(0.0, min(multipliers.values(), default=1.0) - 1.0)
-    return {memory.name: max(1e-6, 1.0 + excess * max(0, len(lanes.get(memory.name, ())) - 1)) for memory in machine.memories}
+    excess = min(0.0, min(scenario.pair_multipliers.values(), default=1.0) - 1.0)
+    return {memory.name: max(1e-6, 1.0 + excess * max(0, len(lanes.get(memory.name, ())) - 1)) for memory in scenario.machine.memories}
 
 
 def _needed(shape: Shape) -> float:

@@ -46,15 +46,14 @@ class IssueTimes:
         dependencies: Dependencies,
         launches: Sequence[int],
         issue_s: Mapping[int, float | None],
-        recorded: Set[int],
         iterations: int | None,
     ):
-        """`launches` by task index; `issue_s` by index of the host's tasks (None: unknown); `recorded`: tasks that other lanes wait for."""
+        """`launches` by task index; `issue_s` by index of the host's tasks (None: unknown)."""
         tasks = dependencies.tasks
         self._host, self._dependencies, self._iterations = host, dependencies, iterations
         self._issue = {
             index: (seconds or 0.0 if tasks[index].body.on_host else issue_seconds(host, launches[index], seconds))
-            + (host.record_s if index in recorded else 0.0)
+            + (host.record_s if index in dependencies.recorded else 0.0)
             for index, seconds in issue_s.items()
         }
         self._indices = sorted(self._issue)
@@ -80,11 +79,6 @@ class IssueTimes:
                     current = lane
             self._by_row[id(row)] = seconds
         return self._by_row[id(row)]
-
-
-def recorded_tasks(dependencies: Dependencies) -> frozenset[int]:
-    """Indices of the tasks whose end another lane waits for."""
-    return frozenset(edge.index for edges in dependencies.waits(dependencies.steady) for edge in edges)
 
 
 def issue_seconds(host: HostLane, launches: int, op_s: float | None) -> float:

@@ -18,8 +18,8 @@ from simulator.engine.kernels import Shape, shape_of
 from simulator.engine.links import Links
 from simulator.engine.memory.over_time import access_counts
 from simulator.engine.routes import ALIAS_ROUTE, Route
+from simulator.engine.scenario import Scenario
 from simulator.machine.machine import HostLane, Machine
-from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Resource, Task
 
@@ -153,13 +153,12 @@ class Recipe(NamedTuple):
         return self.shape is None and (self.route is None or self.route.alias)
 
 
-def recipes_of(
-    plan: Plan, machine: Machine, costs: Sequence[Cost], dependencies: Dependencies, links: Links, *, graph: bool, use_cache: bool
-) -> list[Recipe]:
-    """One recipe per task of the plan. Raises SchedcastError for a link that the machine lacks."""
-    cache_matters = use_cache and any(cost.warm_s != cost.cold_s for cost in costs)
+def recipes_of(scenario: Scenario, links: Links) -> list[Recipe]:
+    """One recipe per task of the plan. `links`: the machine's. Raises SchedcastError for a link that it lacks."""
+    plan, machine, costs, graph = scenario.plan, scenario.machine, scenario.costs, scenario.is_graph
+    cache_matters = any(cost.warm_s != cost.cold_s for cost in costs)
     shares = resident_shares(plan, machine) if cache_matters else [0.0] * len(costs)
-    waits = dependencies.waits(dependencies.steady)
+    waits = scenario.dependencies.waits(scenario.dependencies.steady)
     sites = {name: _Site(machine, name, plan.devices) for name in plan.devices}
     recipes = []
     for task, cost, share, awaited in zip(plan.tasks, costs, shares, waits, strict=True):

@@ -6,29 +6,29 @@ same timeline to the bit: no clock, random number or hash order enters, and simu
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 from simulator.engine.capacity import Capacity, sharing_lanes
 from simulator.engine.clock import Clock
 from simulator.engine.costs.cost import Cost
-from simulator.engine.hosts import EagerHost, GraphHost, IssueTimes, Streams, called_s, recorded_tasks
+from simulator.engine.hosts import EagerHost, GraphHost, IssueTimes, Streams, called_s
 from simulator.engine.kernels import Pool
 from simulator.engine.lanes import Lane
 from simulator.engine.links import Links
-from simulator.engine.memory.over_time import Scratch, memory_over_time, peaks
+from simulator.engine.memory.over_time import memory_over_time, peaks
 from simulator.engine.recipes import Recipe, recipes_of
 from simulator.engine.repetition import Repetition
+from simulator.engine.scenario import EAGER, Scenario
 from simulator.engine.sms import Sms
 from simulator.engine.steady import FixedIterations, LongRun, SteadyState, long_run
 from simulator.engine.summary import critical_path, summarize
 from simulator.engine.world import Unrolled, World
 from simulator.machine.machine import HostLane, Machine
-from simulator.plan.dependencies import Dependencies, dependencies_of
 from simulator.plan.plan import Plan
 from traces.documents.timeline import Span, Timeline
 from traces.process import gc_paused
 
-EAGER, GRAPH = "eager", "graph"
 #: A long run has this many times the launches that fit into the queue of a stream.
 _FILLED = 2
 
@@ -40,19 +40,16 @@ def simulate(
     *,
     mode: str = EAGER,
     iterations: int | None = None,
-    dependencies: Dependencies | None = None,
     use_cache: bool = True,
     pair_multipliers: Mapping[tuple[str, str], float] | None = None,
     merge: bool = True,
 ) -> Timeline:
     """Predict the timeline of `plan` on `machine`.
 
-    `costs`: one per task of `plan.tasks`. `mode`: "eager" (the host issues task by task) or "graph" (one launch per
-    `HostLane.graph_iterations` iterations). `iterations=None` repeats the period until it is steady (`steady.SteadyState`), and `step_s` is
-    that of the steady state; `iterations=n` runs exactly n iterations with prologue and drain, and `step_s` is the whole run divided by n.
-    `dependencies`: those of this plan, if derived before. `use_cache=False`: every task is cold. `pair_multipliers`: slow-down of a task of
-    the first group or op class while one of the second runs on the same memory; 1 if absent. `merge=False`: every task has separate events
-    (`lanes`), which gives the same timeline more slowly.
+    `costs`, `mode`, `pair_multipliers`: as in `Scenario`. `iterations=None` repeats the period until it is steady (`steady.SteadyState`),
+    and `step_s` is that of the steady state; `iterations=n` runs exactly n iterations with prologue and drain, and `step_s` is the whole
+    run divided by n. `use_cache=False`: every task is cold. `merge=False`: every task has separate events (`lanes`), which gives the same
+    timeline more slowly.
 
     Raises ValueError for a plan of several segments, costs that do not fit the plan, or a mode that the machine lacks; SchedcastError for a
     device or link that the machine lacks, or a plan that is no graph (`Plan.check_graph`).
@@ -68,167 +65,66 @@ def simulate(
     >>> [(span.task, span.start_s, span.end_s) for span in timeline.spans]
     [('train', 0.0, 3.0), ('log', 3.0, 5.0), ('train', 3.0, 6.0), ('log', 6.0, 8.0)]
     """
-    return _run(
-        plan,
-        machine,
-        costs,
-        mode=mode,
-        iterations=iterations,
-        dependencies=dependencies,
-        use_cache=use_cache,
-        pair_multipliers=pair_multipliers,
-        merge=merge,
-    )[0]
-
-
-def simulated_step_s(
-    plan: Plan,
-    machine: Machine,
-    costs: Sequence[Cost],
-    pair_multipliers: Mapping[tuple[str, str], float] | None = None,
-) -> float:
-    """`simulate(...).step_s` in eager mode, in seconds, without the rest of the timeline: for many plans, or many costs of one."""
+    if not use_cache:
+        costs = [replace(cost, warm_s=cost.cold_s) for cost in costs]
     with gc_paused():
-        return _played(plan, machine, costs, EAGER, pair_multipliers=pair_multipliers)[0].step_s
-
-
-def timed_simulation(
-    plan: Plan,
-    machine: Machine,
-    costs: Sequence[Cost],
-    mode: str,
-    dependencies: Dependencies,
-    pair_multipliers: Mapping[tuple[str, str], float] | None = None,
-) -> tuple[Timeline, float, tuple[float, ...]]:
-    """`simulate` to the steady state.
-
-    Returns the timeline, the wall-clock seconds from derived dependencies and resolved costs to the last event, and by task the seconds
-    that it takes alone (`Simulation.alone_s`).
-    """
-    return _run(plan, machine, costs, mode, dependencies=dependencies, pair_multipliers=pair_multipliers)
-
-
-def _run(plan, machine, costs, mode, **how) -> tuple[Timeline, float, tuple[float, ...]]:
-    with gc_paused():
-        simulation, wall_s = _played(plan, machine, costs, mode, **how)
-        return simulation.timeline(), wall_s, simulation.alone_s
-
-
-def _played(
-    plan, machine, costs, mode, iterations=None, dependencies=None, use_cache=True, pair_multipliers=None, merge=True
-) -> tuple["Simulation", float]:
-    """A simulation that was played, and its wall-clock seconds without those of deriving dependencies."""
-    _check(plan, machine, costs, mode, iterations)
-    dependencies = dependencies or dependencies_of(plan, machine)
-    begin = time.perf_counter()
-    simulation = Simulation(
-        plan,
-        machine,
-        costs,
-        mode=mode,
-        iterations=iterations,
-        dependencies=dependencies,
-        use_cache=use_cache,
-        pair_multipliers=pair_multipliers,
-        merge=merge,
-    )
-    simulation.play()
-    return simulation, time.perf_counter() - begin
-
-
-def _check(plan: Plan, machine: Machine, costs: Sequence[Cost], mode: str, iterations: int | None) -> None:
-    if len(plan.segments) != 1:
-        raise ValueError(f"plan {plan.strategy!r} has {len(plan.segments)} segments; the engine takes one: simulate each of `plan.parts`")
-    if not plan.tasks:
-        raise ValueError(f"plan {plan.strategy!r} has no tasks; expected at least one")
-    if len(costs) != len(plan.tasks):
-        raise ValueError(f"got {len(costs)} costs for {len(plan.tasks)} tasks; expected one per task, in issue order")
-    for task, cost in zip(plan.tasks, costs, strict=True):
-        if not (0.0 <= cost.warm_s < inf and 0.0 <= cost.cold_s < inf):
-            raise ValueError(f"task {task.name!r} costs {cost.warm_s} s warm, {cost.cold_s} s cold; expected finite numbers of at least 0")
-    if mode not in (EAGER, GRAPH):
-        raise ValueError(f"unknown mode {mode!r}; expected {EAGER!r} or {GRAPH!r}")
-    if mode == GRAPH:
-        plan.check_graph()
-        _graph_iterations(plan, machine)
-    if iterations is not None and iterations < 1:
-        raise ValueError(f"iterations is {iterations}; expected at least 1, or None for the steady state")
-
-
-def _graph_iterations(plan: Plan, machine: Machine) -> int:
-    """The iterations of a CUDA graph. Raises ValueError if the plan's devices launch no graphs, or graphs of different numbers."""
-    numbers = set()
-    for device in plan.devices:
-        if (host := machine.host(device)) is None:
-            raise ValueError(f"mode 'graph' needs CUDA devices; {device} of {machine.name} has no host lane that launches graphs")
-        numbers.add(host.graph_iterations)
-    if len(numbers) > 1:
-        raise ValueError(f"the host lanes of {machine.name} differ in graph_iterations; expected one value")
-    return numbers.pop()
+        return Simulation(Scenario(plan, machine, costs, mode, pair_multipliers or {}), iterations, merge).play().timeline()
 
 
 class Simulation:
-    """One simulated run of a plan. Call `play`, then `timeline`."""
+    """One simulated run: `Simulation(scenario).play()`, then `step_s`, `alone_s` or `timeline()`.
 
-    def __init__(
-        self,
-        plan: Plan,
-        machine: Machine,
-        costs: Sequence[Cost],
-        mode: str,
-        iterations: int | None,
-        dependencies: Dependencies,
-        use_cache: bool,
-        pair_multipliers: Mapping[tuple[str, str], float] | None,
-        merge: bool = True,
-    ):
-        """Arguments as in `simulate`."""
-        self._plan, self._machine, self._mode, self._dependencies = plan, machine, mode, dependencies
-        self._costs, self._use_cache, self._multipliers, self._merge = costs, use_cache, pair_multipliers, merge
-        self._hosts = {device: machine.host(device) for device in plan.devices}
+    `alone_s`: by task, the seconds that it takes while nothing else runs, with the caches as they are in its place in the plan. `wall_s`:
+    the wall-clock seconds from derived dependencies and resolved costs to the last event.
+    """
+
+    def __init__(self, scenario: Scenario, iterations: int | None = None, merge: bool = True):
+        """`iterations`, `merge`: as in `simulate`. Raises what `simulate` raises."""
+        scenario.check()
+        if iterations is not None and iterations < 1:
+            raise ValueError(f"iterations is {iterations}; expected at least 1, or None for the steady state")
+        self._scenario, self._iterations, self._merge = scenario, iterations, merge
+        plan, dependencies, per_window = scenario.plan, scenario.dependencies, scenario.graph_iterations
+        begin = time.perf_counter()
         self._env = Clock()
-        launched = [mode == EAGER and self._hosts[task.device] is not None for task in plan.tasks]
+        launched = [not scenario.is_graph and scenario.hosts[task.device] is not None for task in plan.tasks]
         program = Unrolled(dependencies, iterations, launched)
-        periods_per_window = _graph_iterations(plan, machine) if mode == GRAPH else 1
         self._watch: SteadyState | FixedIterations = (
-            SteadyState(dependencies.largest_lag, periods_per_window, len(plan.tasks))
+            SteadyState(dependencies.largest_lag, per_window, len(plan.tasks))
             if iterations is None or program.periods is None
             else FixedIterations(iterations, program.periods)
         )
-        links = Links(self._env, machine)
-        recipes = recipes_of(plan, machine, costs, dependencies, links, graph=mode == GRAPH, use_cache=use_cache)
-        #: By task, the seconds that it takes while nothing else runs, with the caches as they are in its place in the plan.
+        links = Links(self._env, scenario.machine)
+        recipes = recipes_of(scenario, links)
         self.alone_s = tuple(
             recipe.seconds + (links.alone_s(recipe.route, recipe.moved_bytes) if recipe.route is not None else 0.0) for recipe in recipes
         )
         streams: dict[tuple[str, int], list[int]] = {}
         for index, task in enumerate(plan.tasks):
             streams.setdefault(task.lane, []).append(index)
-        contended = self._contended(streams, recipes, pair_multipliers)
+        contended = self._contended(streams, recipes)
         for (device, _), indices in streams.items():
             for index in indices:
                 if contended.keys().isdisjoint(recipes[index].on(device)):
                     recipes[index] = recipes[index]._replace(shape=None)
-        needed = Capacity(plan, machine, recipes, links, pair_multipliers or {}) if iterations is None and len(streams) > 1 else None
+        needed = Capacity(scenario, recipes, links) if iterations is None and len(streams) > 1 else None
         #: What the tasks of a period need of what they share takes this long, so that no steady state is shorter.
         self._least_s = max(needed.needed_s.values()) if needed is not None else 0.0
         self._world = World(self._env, program, links, recipes=recipes, lanes=list(streams.values()), watch=self._watch, merge=merge)
-        hosts = self._start(streams, contended, costs, iterations)
+        hosts = self._start(streams, contended)
         if isinstance(self._watch, SteadyState):
-            any_pair = bool(pair_multipliers) or any(machine.device(name).shared_overhead_s for name in contended)
-            sharing = sharing_lanes(streams, recipes, machine, contended, any_pair)
-            repetition = Repetition(self._world, list(streams.values()), sharing, hosts, periods_per_window)
+            sharing = sharing_lanes(scenario, recipes, streams, contended)
+            repetition = Repetition(self._world, list(streams.values()), sharing, hosts, per_window)
             self._watch.exactly, self._watch.nearly = repetition.repeats, repetition.pace
-            self._per_window = periods_per_window
             #: Iterations in which hosts that run ahead of several streams have filled their queues many times.
             self._until_full = max((_FILLED * host.depth // max(1, host.most_launches) for host, fed in hosts if len(fed) > 1), default=0)
         self._long_run: LongRun | None = None
+        self.wall_s = time.perf_counter() - begin
 
-    def _contended(
-        self, streams: Streams, recipes: Sequence[Recipe], pair_multipliers: Mapping[tuple[str, str], float] | None
-    ) -> dict[str, Sms]:
+    def _contended(self, streams: Streams, recipes: Sequence[Recipe]) -> dict[str, Sms]:
         """By device, the SMs that kernels of several lanes share. A kernel that meets no others takes its solo time and needs no SMs."""
-        memory_of = {device: self._machine.device(device).memory for device in self._plan.devices}
+        machine, plan, multipliers = self._scenario.machine, self._scenario.plan, self._scenario.pair_multipliers
+        memory_of = {device: machine.device(device).memory for device in plan.devices}
         sharing: dict[str, int] = {}
         for (device, _), indices in streams.items():
             for memory in {memory_of[on] for index in indices for on in recipes[index].on(device) if on in memory_of}:
@@ -236,31 +132,29 @@ class Simulation:
         contended: dict[str, Sms] = {}
         for memory, lanes in sharing.items():
             if lanes > 1:
-                devices = [device for device in self._plan.devices if memory_of[device] == memory]
-                contended |= dict.fromkeys(devices, Sms(self._env, {device: self._pool(device) for device in devices}, pair_multipliers))
+                devices = [device for device in plan.devices if memory_of[device] == memory]
+                contended |= dict.fromkeys(devices, Sms(self._env, {device: self._pool(device) for device in devices}, multipliers))
         return contended
 
     def _pool(self, name: str) -> Pool:
-        device = self._machine.device(name)
-        process = name if self._machine.library else ""  # with a library of collectives, every device is a separate process
+        device = self._scenario.machine.device(name)
+        process = name if self._scenario.machine.library else ""  # with a library of collectives, every device is a separate process
         return Pool(device.sms, device.wake_s, device.shared_overhead_s, process) if device.kind == "cpu" else Pool(device.sms)
 
-    def _start(
-        self, streams: Streams, contended: Mapping[str, Sms], costs: Sequence[Cost], iterations: int | None
-    ) -> list[tuple[EagerHost, list[int]]]:
+    def _start(self, streams: Streams, contended: Mapping[str, Sms]) -> list[tuple[EagerHost, list[int]]]:
         """Start the processes. Hosts come first, so that launches of the first instant have arrived when lanes look for them.
 
         Returns the hosts that issue task by task, and the lanes that each feeds, by number.
         """
         fed: dict[str, tuple[HostLane, dict[tuple[str, int], list[int]]]] = {}
         for stream, indices in streams.items():
-            if (lane := self._hosts[stream[0]]) is not None:
+            if (lane := self._scenario.hosts[stream[0]]) is not None:
                 fed.setdefault(lane.name, (lane, {}))[1][stream] = indices
         numbers = {stream: number for number, stream in enumerate(streams)}
         host_of: dict[tuple[str, int], EagerHost | GraphHost] = {}
         issuing: list[tuple[EagerHost, list[int]]] = []
         for lane, own in fed.values():
-            host = self._host(lane, own, costs, iterations)
+            host = self._host(lane, own)
             host_of |= dict.fromkeys(own, host)
             if isinstance(host, GraphHost):
                 self._env.process(host.process())
@@ -271,34 +165,35 @@ class Simulation:
             self._env.process(Lane(self._world, stream, indices, contended, host_of.get(stream)).process())
         return issuing
 
-    def _host(self, host: HostLane, streams: Streams, costs: Sequence[Cost], iterations: int | None) -> EagerHost | GraphHost:
+    def _host(self, host: HostLane, streams: Streams) -> EagerHost | GraphHost:
         """The process of a host lane that feeds `streams`."""
-        if self._mode == GRAPH:
+        if self._scenario.is_graph:
             return GraphHost(self._world, host, streams)
-        tasks = self._plan.tasks
+        tasks, costs = self._scenario.plan.tasks, self._scenario.costs
         issue_s = {index: called_s(host, tasks[index], costs[index]) for indices in streams.values() for index in indices}
         launches = [recipe.launches for recipe in self._world.recipes]
-        times = IssueTimes(host, self._dependencies, launches, issue_s, recorded_tasks(self._dependencies), iterations)
+        times = IssueTimes(host, self._scenario.dependencies, launches, issue_s, self._iterations)
         awaited = frozenset(index for index in issue_s if tasks[index].body.blocks_host)
         return EagerHost(self._world, host.queue_depth, streams, times, launches, awaited)
 
-    def play(self) -> None:
+    def play(self) -> "Simulation":
         """Run to the last event. Raises ValueError if the plan deadlocks."""
+        begin = time.perf_counter()
         self._env.run_to_end()
+        tasks = self._scenario.plan.tasks
         if not self._watch.over:
-            tasks = self._plan.tasks
             stuck = ", ".join(repr(tasks[number % len(tasks)].name) for number in self._world.parked[:8])
-            raise ValueError(f"plan {self._plan.strategy!r} cannot go on: {stuck} wait for tasks that are issued later; validate the plan")
-
+            raise ValueError(
+                f"plan {self._scenario.plan.strategy!r} cannot go on: {stuck} wait for tasks that are issued later; validate the plan"
+            )
         if not self._watch.settled:
-            self._long_run = long_run(self._seconds_of, len(self._plan.tasks), self._per_window, self._until_full)
+            self._long_run = long_run(self._seconds_of, len(tasks), self._scenario.graph_iterations, self._until_full)
+        self.wall_s += time.perf_counter() - begin
+        return self
 
     def _seconds_of(self, iterations: int) -> float:
         """Seconds of a run of `iterations` iterations."""
-        own = (self._costs, self._mode, iterations, self._dependencies, self._use_cache, self._multipliers, self._merge)
-        run = Simulation(self._plan, self._machine, *own)
-        run.play()
-        return run.step_s * iterations
+        return Simulation(self._scenario, iterations, self._merge).play().step_s * iterations
 
     @property
     def step_s(self) -> float:
@@ -312,12 +207,12 @@ class Simulation:
 
     def timeline(self) -> Timeline:
         """The spans in order of (start, issue), and the summary of the steady window."""
-        plan, watch, world = self._plan, self._watch, self._world
+        plan, watch, world = self._scenario.plan, self._watch, self._world
         spans = self._spans()
         window_s = watch.window_s
-        memory = memory_over_time(plan, spans, Scratch.of(plan, self._machine, self._mode == GRAPH))
+        memory = memory_over_time(plan, spans, self._scenario.scratch)
         summary = summarize(plan, spans, window_s, watch.steps, peaks(memory))
-        hosts = [host.name for task in plan.tasks if (host := self._hosts[task.device]) is not None]
+        hosts = [host.name for task in plan.tasks if (host := self._scenario.hosts[task.device]) is not None]
         named = hosts if len(hosts) == len(plan.tasks) else None
         last = _last_ended(world, len(watch.makespans), watch.makespans[-1])
         return Timeline(
@@ -325,9 +220,11 @@ class Simulation:
             spans=spans,
             step_s=self.step_s,
             window_s=window_s,
-            mode=self._mode,
+            mode=self._scenario.mode,
             devices=summary.devices,
-            critical_path=critical_path(world, self._dependencies, last, window_s[0] or -inf, named),  # from 0 s on: tasks of 0 s too
+            critical_path=critical_path(
+                world, self._scenario.dependencies, last, window_s[0] or -inf, named
+            ),  # from 0 s on: tasks of 0 s too
             memory=memory,
             bubble_share=summary.bubble_share,
             exposed_transfer_s=summary.exposed_transfer_s,
@@ -336,7 +233,7 @@ class Simulation:
         )
 
     def _spans(self) -> tuple[Span, ...]:
-        world, tasks = self._world, self._plan.tasks
+        world, tasks = self._world, self._scenario.plan.tasks
         start_s, end_s = world.start_s, world.end_s
         fixed = [(t.name, t.device, f"stream {t.stream}", t.phase, t.layer, t.microbatch, t.lag, t.action) for t in tasks]
         spans = []

@@ -8,6 +8,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 
 from simulator.machine.machine import FREE, Machine
@@ -144,6 +145,11 @@ class Dependencies:
                 _latest_of_other_lanes(edges, lane, lanes) if edges else () for lane, edges in zip(lanes, row, strict=True)
             ]
         return waits
+
+    @cached_property
+    def recorded(self) -> frozenset[int]:
+        """The tasks whose end another lane waits for."""
+        return frozenset(edge.index for edges in self.waits(self.steady) for edge in edges)
 
     def _rows(self, iterations: int) -> list[list[tuple[Edge, ...]]]:
         if iterations not in self._derived:

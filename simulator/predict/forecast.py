@@ -12,14 +12,13 @@ from typing import TypeVar
 
 from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
-from simulator.engine.memory.caching import reserved_bytes
 from simulator.engine.memory.contents import at_peak, with_memory
-from simulator.engine.memory.over_time import Scratch, bytes_by_memory, excess_bytes, memory_needs
+from simulator.engine.memory.over_time import bytes_by_memory, excess_bytes, memory_needs
+from simulator.engine.scenario import Scenario
 from simulator.engine.segments import SimulatedSegment, phases, shown_iterations, switching, weights
-from simulator.engine.simulation import GRAPH, simulate, timed_simulation
+from simulator.engine.simulation import Simulation
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
-from simulator.plan.dependencies import Dependencies, dependencies_of
 from simulator.plan.plan import Plan
 from simulator.plan.task import Segment
 from simulator.predict.discrepancy import shipped_discrepancy, step_accuracy
@@ -54,18 +53,17 @@ NONE: Mapping[str, str] = MappingProxyType({})
 class Forecast:
     """A plan's predicted timeline, with its interval, costs and memory.
 
-    `costs`: one for each task of all segments. `sensitivity`: what the step time depends on. `simulate_wall_s`: wall time
-    of the simulation, from resolved costs to the last event. `memory_bytes`: by the name of each memory of the machine, the most bytes that
-    its devices have allocated together at one moment. `reserved_bytes`: by the name of each GPU's memory, the most that PyTorch's allocator
-    reserves of it for them (`engine.memory.caching`); empty if the tensors alone do not fit. `parts`: where the time of a step goes.
+    `scenario`: what is predicted, with a cost for each task of all segments. `sensitivity`: what the step time depends on.
+    `simulate_wall_s`: wall time of the simulation, from resolved costs to the last event. `memory_bytes`: by the name of each memory of the
+    machine, the most bytes that its devices have allocated together at one moment. `reserved_bytes`: by the name of each GPU's memory, the
+    most that PyTorch's allocator reserves of it for them (`engine.memory.caching`); empty if the tensors alone do not fit. `parts`: where
+    the time of a step goes.
     `phases`: of a plan of several segments, the first iteration and the seconds per step of each. `rounds_error`: the standard error of the
     logarithm of the step time, if that is a mean over several samplings of the costs (see `rounds`). `float32`: the precision of dense
     kernels on float32 operands, as in `CostModel`.
     """
 
-    plan: Plan
-    machine: Machine
-    costs: Sequence[Cost]
+    scenario: Scenario
     timeline: Timeline
     shares: Shares
     simulate_wall_s: float
@@ -77,6 +75,21 @@ class Forecast:
     phases: tuple[tuple[int, float], ...] = ()
     rounds_error: float = 0.0
     float32: str = "fp32"
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that is predicted."""
+        return self.scenario.plan
+
+    @property
+    def machine(self) -> Machine:
+        """The machine that the plan runs on."""
+        return self.scenario.machine
+
+    @property
+    def costs(self) -> Sequence[Cost]:
+        """One for each task of all segments."""
+        return self.scenario.costs
 
     @property
     def kind(self) -> str:
@@ -136,46 +149,41 @@ def forecast(plan: Plan, target: Target) -> Forecast:
     target = target.running(plan)
     with gc_paused():  # once for all parts: each end of a pause walks the heap
         plan.validate(target.machine)
-        return _forecast(plan, target) if len(plan.segments) == 1 else _forecast_segments(plan, target)
+        return _forecast(target.scenario(plan), target.costs) if len(plan.segments) == 1 else _forecast_segments(plan, target)
 
 
-def _forecast(plan: Plan, target: Target) -> Forecast:
+def _forecast(scenario: Scenario, model: CostModel) -> Forecast:
     """Predict a plan of one segment."""
-    machine, model, mode = target.machine, target.costs, target.mode
-    dependencies = dependencies_of(plan, machine)
-    costs = model.resolve(plan)
-    timeline, wall_s, alone_s = timed_simulation(plan, machine, costs, mode, dependencies, model.pair_multipliers)
-    rounds_error, steps_s = 0.0, steps_in_rounds(plan, machine, model, costs, dependencies)
+    plan, simulation = scenario.plan, Simulation(scenario).play()
+    timeline = simulation.timeline()
+    rounds_error, steps_s = 0.0, steps_in_rounds(scenario, model.sampled)
     if steps_s:
         step_s, rounds_error = mean_and_error(steps_s)
         timeline = replace(timeline, step_s=step_s)
-    shares = Shares(**model.shares(plan, costs))
+    shares = Shares(**model.shares(plan, scenario.costs))
     depends_on: Sensitivity | WeightedSensitivity
-    co_runs, seconds = model.co_runs_measured(costs), task_seconds(plan, machine, costs, alone_s)
-    depends_on = sensitivity(plan, machine, costs, timeline, dependencies, co_runs)
+    co_runs, seconds = model.co_runs_measured(scenario.costs), task_seconds(scenario, simulation.alone_s)
+    depends_on = sensitivity(scenario, timeline, co_runs)
     parts = step_parts(timeline, seconds)
     if plan.left_out is not None:
         if steps_s:
             raise NotRepeatedError(plan)  # what a group takes in each round is not known
-        group = repeated_group(plan, timeline, issued_seconds(plan, machine, costs, timeline, dependencies))
-        of_group = sensitivity(plan, machine, costs, timeline=group.begun, dependencies=dependencies, co_runs=co_runs, issued=group.tasks)
+        group = repeated_group(plan, timeline, issued_seconds(scenario, timeline))
+        of_group = sensitivity(scenario, group.begun, co_runs, issued=group.tasks)
         depends_on = WeightedSensitivity([(1.0, depends_on), (group.count, of_group)])
         parts = weighted_parts([(1.0, parts), (group.count, step_parts(group.timeline, seconds))])
-        shares = _whole_shares(group, costs, model, shares)
+        shares = _whole_shares(group, scenario.costs, model, shares)
         timeline = group.whole(timeline)
-    memory = timeline.memory
-    peak, held = at_peak(plan, timeline, memory, Scratch.of(plan, machine, mode == GRAPH)), bytes_by_memory(memory, machine)
+    held, reserved = _allocated(scenario, timeline)
     return Forecast(
-        plan,
-        machine,
-        costs,
-        timeline=_with_kinds(timeline, plan, machine),
+        scenario,
+        timeline=_with_kinds(scenario, timeline),
         shares=shares,
-        simulate_wall_s=wall_s,
+        simulate_wall_s=simulation.wall_s,
         sensitivity=depends_on,
         memory_bytes=held,
-        reserved_bytes=reserved(held, plan, machine, dependencies, mode),
-        at_peak=peak,
+        reserved_bytes=reserved,
+        at_peak=at_peak(plan, timeline, scenario.scratch),
         parts=parts,
         rounds_error=rounds_error,
         float32=model.precision,
@@ -191,27 +199,27 @@ def _whole_shares(group: Group, costs: Sequence[Cost], model: CostModel, shown: 
     return weighted_shares(list(zip(weights, (shown, Shares(**model.shares(part, [cost for _, cost in own]))), strict=True)))
 
 
-def reserved(held: Mapping[str, int], plan: Plan, machine: Machine, dependencies: Dependencies, mode: str) -> dict[str, int]:
-    """What PyTorch's allocator reserves by memory; empty if the allocated tensors do not fit anyway, since the allocator then fails."""
-    return {} if excess_bytes(memory_needs(held, machine)) > 0 else reserved_bytes(plan, machine, dependencies, mode == GRAPH)
+def _allocated(scenario: Scenario, timeline: Timeline) -> tuple[dict[str, int], dict[str, int]]:
+    """By memory, the most bytes that its devices have allocated together, and what PyTorch's allocator reserves.
+
+    Nothing is reserved if the allocated tensors do not fit anyway, since the allocator then fails.
+    """
+    held = bytes_by_memory(timeline.memory, scenario.machine)
+    return held, {} if excess_bytes(memory_needs(held, scenario.machine)) > 0 else scenario.reserved_bytes
 
 
 def _forecast_segments(plan: Plan, target: Target) -> Forecast:
     """Predict a plan of several segments, by predicting each; see `engine.segments`."""
-    machine, model, mode = target.machine, target.costs, target.mode
-    forecasts = [_forecast(part, target) for part in plan.parts]
+    forecasts = [_forecast(target.scenario(part), target.costs) for part in plan.parts]
     segments = []
     for own in forecasts:
-        count, multipliers = shown_iterations(own.plan), model.pair_multipliers
-        short = simulate(own.plan, machine, own.costs, mode=mode, iterations=count, pair_multipliers=multipliers)
+        short = Simulation(own.scenario, shown_iterations(own.plan)).play().timeline()
         segments.append(SimulatedSegment(own.plan, own.timeline, short, last=own is forecasts[-1]))
-    shown = [_with_kinds(segment.at_switch, segment.part, machine) for segment in segments]
+    shown = [_with_kinds(own.scenario, segment.at_switch) for segment, own in zip(segments, forecasts, strict=True)]
     factors = weights(segments)
     seconds = [segment.iterations * sum(cost.cold_s for cost in own.costs) for segment, own in zip(segments, forecasts, strict=True)]
     return Forecast(
-        plan,
-        machine,
-        costs=[cost for own in forecasts for cost in own.costs],
+        replace(forecasts[0].scenario, plan=plan, costs=[cost for own in forecasts for cost in own.costs]),
         timeline=switching(segments, shown),
         shares=weighted_shares([(own_s, own.shares) for own_s, own in zip(seconds, forecasts, strict=True)]),
         simulate_wall_s=sum(own.simulate_wall_s for own in forecasts),
@@ -222,14 +230,14 @@ def _forecast_segments(plan: Plan, target: Target) -> Forecast:
         parts=weighted_parts([(factor, own.parts) for factor, own in zip(factors, forecasts, strict=True)]),
         phases=phases(segments),
         rounds_error=max(own.rounds_error for own in forecasts),
-        float32=model.precision,
+        float32=target.costs.precision,
     )
 
 
-def _with_kinds(timeline: Timeline, plan: Plan, machine: Machine) -> Timeline:
+def _with_kinds(scenario: Scenario, timeline: Timeline) -> Timeline:
     """The timeline with its memory by kind, and the sizes of the devices' memories."""
-    limits = {device: machine.memory(device).size_bytes for device in plan.devices}
-    return with_memory(timeline, plan, timeline.memory, limits, Scratch.of(plan, machine, timeline.mode == GRAPH))
+    limits = {device: scenario.machine.memory(device).size_bytes for device in scenario.plan.devices}
+    return with_memory(timeline, scenario.plan, limits, scenario.scratch)
 
 
 def plan_of(job: Job, text: str, target: Target, shared: Mapping[str, str] = NONE, few: int = 0) -> Plan:
@@ -286,10 +294,9 @@ def memories_of(job: Job, text: str, target: Target, shared: Mapping[str, str] =
             return forecast(plan, target).memories
         own = target.running(plan)
         plan.validate(own.machine)
-        dependencies = dependencies_of(plan, own.machine)
-        timeline, *_ = timed_simulation(plan, own.machine, own.costs.resolve(plan), own.mode, dependencies, own.costs.pair_multipliers)
-        held = bytes_by_memory(timeline.memory, own.machine)
-        return memory_needs(held, own.machine, reserved(held, plan, own.machine, dependencies, own.mode))
+        scenario = own.scenario(plan)
+        held, reserved = _allocated(scenario, Simulation(scenario).play().timeline())
+        return memory_needs(held, own.machine, reserved)
 
     return _in_few(predict)
 

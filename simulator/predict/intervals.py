@@ -37,11 +37,8 @@ from typing import Protocol
 import numpy as np
 
 from simulator.engine.costs.cost import Z_90, Cost
-from simulator.engine.costs.model import CostModel
-from simulator.engine.simulation import simulated_step_s
-from simulator.machine.machine import Machine
-from simulator.plan.dependencies import Dependencies
-from simulator.plan.plan import Plan
+from simulator.engine.scenario import EAGER, Scenario
+from simulator.engine.simulation import Simulation
 from simulator.predict.waterfall import OnPath, StepParts
 from traces.documents.comparison import Shares
 from traces.documents.timeline import AtPeak, CriticalSpan
@@ -221,21 +218,20 @@ def most(held: Sequence[Mapping[str, int]]) -> dict[str, int]:
 MOST_SAMPLINGS = 10
 
 
-def steps_in_rounds(plan: Plan, machine: Machine, model: CostModel, costs: Sequence[Cost], dependencies: Dependencies) -> list[float]:
-    """Return the simulated step times in seconds, one for each sampling that `model` knows of.
+def steps_in_rounds(scenario: Scenario, sampled: Mapping[str, Mapping[int, float]]) -> list[float]:
+    """Return the simulated step times in seconds, one for each sampling of `sampled` (as in `CostModel`).
 
-    `costs`: those of the plan's tasks. Returns an empty list if no lane waits for another one, or if fewer than two samplings have all keys
-    of the plan.
+    Returns an empty list if no lane waits for another one, or if fewer than two samplings have all keys of the plan.
     """
-    if not any(dependencies.waits(dependencies.steady)):
+    if not scenario.dependencies.recorded:
         return []
-    samplings = _samplings(costs, model.sampled)
+    samplings = _samplings(scenario.costs, sampled)
     if len(samplings) < 2:
         return []
     chosen = (
         samplings if len(samplings) <= MOST_SAMPLINGS else [samplings[i * len(samplings) // MOST_SAMPLINGS] for i in range(MOST_SAMPLINGS)]
     )
-    return [simulated_step_s(plan, machine, sampled, model.pair_multipliers) for sampled in chosen]
+    return [Simulation(replace(scenario, costs=costs, mode=EAGER)).play().step_s for costs in chosen]
 
 
 def _samplings(costs: Sequence[Cost], sampled: Mapping[str, Mapping[int, float]]) -> list[list[Cost]]:

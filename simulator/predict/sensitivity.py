@@ -20,7 +20,7 @@ step takes as long as the longest chain. If errors change which one that is, the
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -28,12 +28,10 @@ from typing import Any
 from simulator.engine.clock import Clock
 from simulator.engine.costs.cost import DATASHEET, Cost
 from simulator.engine.costs.model import linked
-from simulator.engine.hosts import IssueTimes, called_s, recorded_tasks
+from simulator.engine.hosts import IssueTimes, called_s
 from simulator.engine.links import Links, Route
-from simulator.engine.simulation import GRAPH
-from simulator.machine.machine import HostLane, Machine
-from simulator.plan.dependencies import Dependencies
-from simulator.plan.plan import Plan
+from simulator.engine.scenario import Scenario
+from simulator.machine.machine import HostLane
 from simulator.plan.task import Resource, Task
 from simulator.predict.intervals import EXACT, TOGETHER, Sensitivity, clipped_seconds, relative_deviation
 from traces.documents.timeline import Timeline
@@ -47,55 +45,39 @@ _HOST_FIGURES = ("dispatch_s", "record_s", "wait_s", "switch_s")
 Parts = dict[str, float]
 
 
-def sensitivity(
-    plan: Plan,
-    machine: Machine,
-    costs: Sequence[Cost],
-    timeline: Timeline,
-    dependencies: Dependencies,
-    co_runs: bool = False,
-    issued: frozenset[str] | None = None,
-) -> Sensitivity:
+def sensitivity(scenario: Scenario, timeline: Timeline, co_runs: bool = False, issued: frozenset[str] | None = None) -> Sensitivity:
     """Return the sources of a predicted timeline's step time and its chains. `co_runs`: whether slow-downs were measured.
 
     `issued`: the tasks that hosts issue in that time; None for all of a period.
     """
-    return _Attribution(plan, machine, costs, timeline=timeline, dependencies=dependencies, co_runs=co_runs, issued=issued).sensitivity()
+    return _Attribution(scenario, timeline, co_runs, issued).sensitivity()
 
 
-def issued_seconds(
-    plan: Plan, machine: Machine, costs: Sequence[Cost], timeline: Timeline, dependencies: Dependencies
-) -> list[dict[str, float]]:
+def issued_seconds(scenario: Scenario, timeline: Timeline) -> list[dict[str, float]]:
     """What each host that issues tasks one by one spends on each of them, by name, in a steady period."""
-    if timeline.mode == GRAPH:
-        return []
-    own = _Attribution(plan, machine, costs, timeline=timeline, dependencies=dependencies, co_runs=False, issued=None)
-    return [issues.seconds for issues in own.issues.values()]
+    return [] if scenario.is_graph else [issues.seconds for issues in _Attribution(scenario, timeline).issues.values()]
 
 
 @dataclass
 class _Attribution:
     """Attributes spans of one timeline to sources, and collects the sources' deviations."""
 
-    plan: Plan
-    machine: Machine
-    costs: Sequence[Cost]
+    scenario: Scenario
     timeline: Timeline
-    dependencies: Dependencies
-    co_runs: bool
-    issued: frozenset[str] | None
+    co_runs: bool = False
+    issued: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         self.deviations: dict[str, float] = {}
-        self._links = Links(Clock(), self.machine)
-        self._tasks = {task.name: (task, cost) for task, cost in zip(self.plan.tasks, self.costs, strict=True)}
-        hosts = [self.machine.host(device) for device in self.plan.devices]
-        self.issues = {host.name: _Issues(host, self) for host in hosts if host is not None}
+        self._machine = self.scenario.machine
+        self._links = Links(Clock(), self._machine)
+        self._tasks = {task.name: (task, cost) for task, cost in zip(self.scenario.plan.tasks, self.scenario.costs, strict=True)}
+        self.issues = {host.name: _Issues(host, self) for host in self.scenario.hosts.values() if host is not None}
 
     def sensitivity(self) -> Sensitivity:
         """The critical path first, then streams and hosts."""
         beside = self._streams()
-        if self.timeline.mode != GRAPH:
+        if not self.scenario.is_graph:
             beside += [issues.period(self.issued) for issues in self.issues.values()]
         chains = [self._path(), *(self._within_step(chain) for chain in beside)]
         used = {source for chain in chains for source in chain}
@@ -128,8 +110,8 @@ class _Attribution:
         return {source: seconds * scale for source, seconds in total.items()}
 
     def _gap(self) -> str:
-        device = self.machine.device(self.plan.devices[0])
-        host = self.machine.host(device.name)
+        device = self._machine.device(self.scenario.plan.devices[0])
+        host = self.scenario.hosts[device.name]
         if host is None:
             return self.source("wake_s", device.errors.get("wake_s", 0.0))
         return self.source("node_gap_s", max(host.errors.get(name, 0.0) for name in ("node_gap_s", "cross_gap_s")))
@@ -152,7 +134,7 @@ class _Attribution:
     def parts(self, name: str, length_s: float) -> Iterator[tuple[str, float]]:
         """Yield (source, seconds) of `length_s` seconds of a task."""
         task, cost = self._tasks[name]
-        device, host = self.machine.device(task.device), self.machine.host(task.device)
+        device, host = self._machine.device(task.device), self.scenario.hosts[task.device]
         overhead_s = cost.overhead_s + (device.task_overhead_s if host is None else 0.0)
         overhead = self.source("task_overhead_s", device.errors.get("task_overhead_s", 0.0))
         resource = task.body.resource
@@ -200,19 +182,14 @@ class _Attribution:
     def indices(self) -> dict[str, list[int]]:
         """The tasks of each device."""
         indices = defaultdict(list)
-        for index, task in enumerate(self.plan.tasks):
+        for index, task in enumerate(self.scenario.plan.tasks):
             indices[task.device].append(index)
         return indices
 
     @cached_property
-    def recorded(self) -> frozenset[int]:
-        """The tasks whose end another lane waits for."""
-        return recorded_tasks(self.dependencies)
-
-    @cached_property
     def launches(self) -> list[int]:
         """The launches of each task."""
-        return [self._launches(task, cost) for task, cost in zip(self.plan.tasks, self.costs, strict=True)]
+        return [self._launches(task, cost) for task, cost in self._tasks.values()]
 
     def _launches(self, task: Task, cost: Cost) -> int:
         """The launches of a task, as `engine.recipes` counts them: none of an alias, and one of a call of the host."""
@@ -232,16 +209,16 @@ class _Issues:
 
     def __init__(self, host: HostLane, of: _Attribution):
         """Split what `engine.hosts` says of each task: it is linear in the host's figures and in the tasks' issue times."""
-        plan, self._graph, self._of = of.plan, of.timeline.mode == GRAPH, of
+        plan, costs, dependencies = of.scenario.plan, of.scenario.costs, of.scenario.dependencies
+        self._graph, self._of = of.scenario.is_graph, of
         self._indices = sorted(index for device in host.devices for index in of.indices.get(device, ()))
         self._position = {plan.tasks[index].name: position for position, index in enumerate(self._indices)}
         self._graph_source = of.source("graph_launch_s", host.errors.get("graph_launch_s", 0.0))
-        issue_s = {i: called_s(host, plan.tasks[i], of.costs[i]) for i in self._indices}
+        issue_s = {i: called_s(host, plan.tasks[i], costs[i]) for i in self._indices}
         known = {index: None if seconds is None else 0.0 for index, seconds in issue_s.items()}
-        recorded, launches = of.recorded, of.launches
 
         def times(lane: HostLane, issue: Mapping[int, float | None]) -> dict[int, float]:
-            return IssueTimes(lane, of.dependencies, launches, issue, recorded, None).in_period(of.dependencies.steady)
+            return IssueTimes(lane, dependencies, of.launches, issue, None).in_period(dependencies.steady)
 
         zeros: dict[str, Any] = dict.fromkeys(_HOST_FIGURES, 0.0)
         nothing = replace(host, **zeros)
@@ -251,7 +228,7 @@ class _Issues:
             for index, seconds in times(replace(nothing, **{figure: getattr(host, figure)}), known).items():
                 self._parts[index][source] += seconds
         for index, seconds in times(nothing, issue_s).items():
-            cost = of.costs[index]
+            cost = costs[index]
             assumed = cost.source == DATASHEET and cost.issue_error == host.errors.get("loop_s")
             name = "loop_s" if assumed else f"issue {cost.op_class} {cost.issue_error:g}"
             self._parts[index][of.source(name, cost.issue_error)] += seconds

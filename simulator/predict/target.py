@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from simulator.engine.costs.efficiencies import DENSE, precision_of_key
 from simulator.engine.costs.model import CostModel
-from simulator.engine.simulation import EAGER, GRAPH
+from simulator.engine.scenario import EAGER, GRAPH, Scenario
 from simulator.machine.machine import Machine
 from simulator.machine.presets import PYTORCH as PYTORCH_HOST
 from simulator.machine.presets import device_count, load_machine, product_of
@@ -58,6 +58,10 @@ class Target:
         if variant is self.machine:
             return self
         return replace(self, machine=variant, costs=self.costs.whole if variant is self.machine.whole else self.costs.for_pytorch)
+
+    def scenario(self, plan: Plan) -> Scenario:
+        """What is simulated of a plan that runs here, as it is (see `running`)."""
+        return Scenario(plan, self.machine, self.costs.resolve(plan), self.mode, self.costs.pair_multipliers)
 
 
 def references(machine: Machine) -> tuple[str, ...]:

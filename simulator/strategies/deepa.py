@@ -69,9 +69,11 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
                 break
         if costs is None or len(drafts) == 1:
             return drafts[0]
-        from simulator.engine.simulation import simulated_step_s
+        from simulator.engine.scenario import Scenario
+        from simulator.engine.simulation import Simulation
 
-        return min(drafts, key=lambda d: simulated_step_s(d, machine, costs.resolve(d), costs.pair_multipliers))
+        scenarios = [Scenario(draft, machine, costs.resolve(draft), pair_multipliers=costs.pair_multipliers) for draft in drafts]
+        return min(scenarios, key=lambda scenario: Simulation(scenario).play().step_s).plan
 
 
 def _divisions(job: Job, network: Network, machine: Machine, costs: PlanCosts | None, options: Options) -> list[list[Configuration]]:

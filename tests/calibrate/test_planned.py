@@ -14,8 +14,10 @@ from calibrate.cpu.testbed import CpuTestbed
 from calibrate.planned import CPU_SAMPLE_S, GPU_KEY_S, plan_calibrated, validation_seconds
 from calibrate.testbed import no_progress
 from simulator.engine.costs.cost import DATASHEET, MEASURED, Cost
+from simulator.engine.scenario import Scenario
 from simulator.model.job import Job
 from simulator.predict.forecast import Forecast
+from simulator.predict.intervals import Sensitivity
 from simulator.predict.waterfall import StepParts
 from simulator.strategies import registry as strategies
 from tests.support import tiny
@@ -30,9 +32,8 @@ def forecast(step_s: float, sources: tuple[str, ...]) -> Forecast:
     plan, _ = tiny.build(*(tiny.task(f"t{number}", 1.0) for number in range(len(sources))))
     costs = [Cost(f"key{number}", 1.0, 1.0, source) for number, source in enumerate(sources)]
     timeline = Timeline("predicted", (), step_s, (0.0, step_s))
-    return Forecast(
-        plan, tiny.gpu(), costs, timeline, (step_s, step_s), Shares(measured=1, fitted=0, guessed=0), 0.0, StepParts(step_s, {}, {})
-    )
+    scenario, shares = Scenario(plan, tiny.gpu(), costs), Shares(measured=1, fitted=0, guessed=0)
+    return Forecast(scenario, timeline, shares, 0.0, Sensitivity(step_s, (), {}), StepParts(step_s, {}, {}))
 
 
 def a_testbed(interleaved: bool) -> SimpleNamespace:

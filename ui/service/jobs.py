@@ -16,7 +16,7 @@ from pathlib import Path
 from calibrate.identity import comparable_cpu
 from calibrate.profiles import gpu_here, own_gpu_profile, warn_if_foreign
 from simulator.engine.costs.model import CostModel
-from simulator.engine.simulation import EAGER, GRAPH
+from simulator.engine.scenario import EAGER, GRAPH
 from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import HOSTS, THIS_CPU, THIS_GPU, machine_names, rated
 from simulator.model.job import DEFAULT, NAMED, product_precision

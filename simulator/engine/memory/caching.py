@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from simulator.engine.memory.over_time import Scratch, beside_bytes
 from simulator.engine.memory.release import owners, releases
 from simulator.machine.machine import Machine
-from simulator.plan.dependencies import Dependencies
+from simulator.plan.dependencies import Dependencies, dependencies_of
 from simulator.plan.plan import Plan, program
 from simulator.plan.task import INPUT, OPTIMIZER_STATE, Task
 
@@ -105,12 +105,11 @@ class CachingAllocator:
         free.pop(next(place for place in range(at, len(free)) if free[place][2] is block))
 
 
-def reserved_bytes(plan: Plan, machine: Machine, dependencies: Dependencies, graph: bool = False) -> dict[str, int]:
+def reserved_bytes(plan: Plan, machine: Machine, scratch: Scratch) -> dict[str, int]:
     """By the name of each of the machine's memories that GPUs of the plan use, the most that PyTorch's allocator reserves in it.
 
     Tasks allocate as they are issued. Optimizer state is made by the first update. Storage is freed once the order of the streams allows it
     (`release.releases`). The allocator returns cached segments before it would exceed the memory's size less `beside_bytes`.
-    `graph`: as in `Scratch.of`.
     """
     gpus = [device for device in plan.devices if machine.device(device).kind == "gpu"]
     if not gpus:
@@ -118,9 +117,8 @@ def reserved_bytes(plan: Plan, machine: Machine, dependencies: Dependencies, gra
     memories = {device: machine.memory_name(device) for device in gpus}
     sizes = {memory.name: memory.size_bytes for memory in machine.memories}
     allocators = {name: CachingAllocator(sizes[name] - beside_bytes(sizes[name])) for name in memories.values()}
-    _Steps(plan, dependencies, {device: allocators[name] for device, name in memories.items()}).run(
-        Scratch.of(plan, machine, graph).kept_bytes
-    )
+    watched = {device: allocators[name] for device, name in memories.items()}
+    _Steps(plan, dependencies_of(plan, machine), watched).run(scratch.kept_bytes)
     return {name: allocator.highest_bytes for name, allocator in allocators.items()}
 
 

@@ -62,17 +62,11 @@ def memory_by_kind(
     return memory
 
 
-def with_memory(
-    timeline: Timeline,
-    plan: Plan,
-    memory: Mapping[str, Steps],
-    limits_bytes: Mapping[str, int] | None = None,
-    scratch: Scratch = NO_SCRATCH,
-) -> Timeline:
-    """`timeline` with its memory over time, thinned to what figures show, and its memory by kind."""
+def with_memory(timeline: Timeline, plan: Plan, limits_bytes: Mapping[str, int] | None = None, scratch: Scratch = NO_SCRATCH) -> Timeline:
+    """`timeline` with its memory over time thinned to what figures show, and by kind. `scratch`: that of its memory."""
     return replace(
         timeline,
-        memory={device: thinned(steps, MOST_STEPS) for device, steps in memory.items()},
+        memory={device: thinned(steps, MOST_STEPS) for device, steps in timeline.memory.items()},
         memory_kinds=memory_by_kind(plan, timeline.spans, timeline.window_s, scratch=scratch),
         limits_bytes=dict(limits_bytes or {}),
     )
@@ -103,10 +97,10 @@ def _on_one_axis(by_kind: Mapping[str, Steps], window_s: tuple[float, float], mo
 LISTED = 5
 
 
-def at_peak(plan: Plan, timeline: Timeline, memory: Mapping[str, Steps], scratch: Scratch = NO_SCRATCH) -> tuple[AtPeak, ...]:
+def at_peak(plan: Plan, timeline: Timeline, scratch: Scratch = NO_SCRATCH) -> tuple[AtPeak, ...]:
     """The contents of every device's memory at its first peak; a peak in the steady period is preferred to one outside it.
 
-    `memory`: the result of `memory_over_time` for the timeline's spans and `scratch`.
+    `scratch`: that of the timeline's memory.
     """
     instances, kinds = lifetimes(plan, timeline.spans, scratch.releases), plan.derived(storage_kinds)
     layers, copies = plan.derived(_layers), plan.derived(_copies)
@@ -119,7 +113,7 @@ def at_peak(plan: Plan, timeline: Timeline, memory: Mapping[str, Steps], scratch
     device_of = np.array([numbers.get(plan.storages[name].device, -1) for name in instances.names], dtype=int)[instances.storage]
     peaks = []
     for device, number in numbers.items():
-        moment_s = _peak_time(memory[device], timeline.window_s)
+        moment_s = _peak_time(timeline.memory[device], timeline.window_s)
         alive = (device_of == number) & (instances.begin_s <= moment_s) & (instances.end_s > moment_s)
         names = [instances.names[i] for i in instances.storage[alive].tolist()]
         carried, fresh = carried_of[device], [(name, plan.storages[name].bytes) for name in names]

@@ -9,11 +9,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from simulator.engine.memory.caching import reserved_bytes
 from simulator.engine.memory.over_time import beside_bytes, carried_bytes
-from simulator.engine.simulation import GRAPH
+from simulator.engine.scenario import GRAPH, Scenario
 from simulator.machine.machine import HOST, Machine
-from simulator.plan.dependencies import dependencies_of
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, UPDATE
 from simulator.predict.forecast import Forecast, forecast_of
@@ -111,7 +109,7 @@ def kept_forecast(row: Row, target: Target | None = None) -> Kept:
             launches = round(sum(runs * task.body.launches for task, runs in zip(result.plan.tasks, result.plan.runs, strict=True)))
             reserved = result.reserved_bytes
             if row.peaks and not reserved:
-                reserved = reserved_bytes(result.plan, result.machine, dependencies_of(result.plan, result.machine))
+                reserved = Scenario(result.plan, result.machine).reserved_bytes
             copied_s = copy_s(result.plan, result.machine) if row.synchronized else 0.0
             step_s, low_s, high_s = (seconds + copied_s for seconds in (result.timeline.step_s, *result.interval_s))
             kept = Kept(
@@ -136,7 +134,7 @@ def room(row: Row) -> Kept:
     size = machine.memory(device).size_bytes
     if carried_bytes(plan)[device] > size:
         return Kept(fits=False)
-    reserved = max(reserved_bytes(plan, machine, dependencies_of(plan, machine)).values())
+    reserved = max(Scenario(plan, machine).reserved_bytes.values())
     return Kept(fits=reserved + beside_bytes(size) <= size, reserved_bytes=reserved)
 
 

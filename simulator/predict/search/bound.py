@@ -15,19 +15,16 @@ time that they allow.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.engine.capacity import STREAMS, Capacity, least_shares
 from simulator.engine.clock import Clock
-from simulator.engine.costs.cost import Cost
-from simulator.engine.hosts import IssueTimes, recorded_tasks
+from simulator.engine.hosts import IssueTimes
 from simulator.engine.links import Links
 from simulator.engine.recipes import Recipe, recipes_of
-from simulator.engine.simulation import GRAPH
-from simulator.machine.machine import Machine
+from simulator.engine.scenario import Scenario
 from simulator.plan.dependencies import Dependencies
-from simulator.plan.plan import Plan
 from simulator.plan.task import Resource
 
 DEPENDENCIES, HOST = "dependencies", "host"
@@ -43,48 +40,39 @@ class Bound:
     by: str
 
 
-def lower_bound(
-    plan: Plan,
-    machine: Machine,
-    costs: Sequence[Cost],
-    mode: str,
-    dependencies: Dependencies,
-    pair_multipliers: Mapping[tuple[str, str], float] | None = None,
-) -> Bound:
-    """Return the bound of a plan of one segment. Arguments as in `engine.simulation.simulate`."""
-    links = Links(Clock(), machine)
-    recipes = recipes_of(plan, machine, costs, dependencies, links, graph=mode == GRAPH, use_cache=True)
-    shared = Capacity(plan, machine, recipes, links, pair_multipliers or {})
+def lower_bound(scenario: Scenario) -> Bound:
+    """Return the bound of a plan of one segment."""
+    links = Links(Clock(), scenario.machine)
+    recipes = recipes_of(scenario, links)
+    shared = Capacity(scenario, recipes, links)
     needed_s = shared.needed_s
     bounds = {
-        DEPENDENCIES: max(needed_s.pop(STREAMS), _longest_cycle(plan, dependencies, shared.least_s)),
+        DEPENDENCIES: max(needed_s.pop(STREAMS), _longest_cycle(scenario.dependencies, shared.least_s)),
         **needed_s,
-        HOST: 0.0 if mode == GRAPH else _host(plan, machine, costs, dependencies, recipes),
+        HOST: 0.0 if scenario.is_graph else _host(scenario, recipes),
     }
     by = max(bounds, key=bounds.__getitem__)
     return Bound(bounds[by], by)
 
 
-def work_bound(
-    plan: Plan, machine: Machine, costs: Sequence[Cost], pair_multipliers: Mapping[tuple[str, str], float] | None = None
-) -> Bound:
+def work_bound(scenario: Scenario) -> Bound:
     """Return a smaller bound, which needs no dependencies: the time of the longest stream's own tasks with warm caches."""
     work_s: dict[tuple[str, int], float] = defaultdict(float)
-    for task, runs, seconds in zip(plan.tasks, plan.runs, least_compute_s(plan, machine, costs, pair_multipliers), strict=True):
+    plan = scenario.plan
+    for task, runs, seconds in zip(plan.tasks, plan.runs, least_compute_s(scenario), strict=True):
         work_s[task.lane] += runs * seconds
     return Bound(max(work_s.values(), default=0.0), DEPENDENCIES)
 
 
-def least_compute_s(
-    plan: Plan, machine: Machine, costs: Sequence[Cost], pair_multipliers: Mapping[tuple[str, str], float] | None = None
-) -> list[float]:
+def least_compute_s(scenario: Scenario) -> list[float]:
     """By task, the least seconds that it takes with warm caches, whatever runs concurrently; 0 for tasks that compute nothing."""
+    plan, machine = scenario.plan, scenario.machine
     lanes: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for task in plan.tasks:
         lanes[machine.device(task.device).memory].add(task.lane)
-    least = least_shares(machine, lanes, pair_multipliers or {})
+    least = least_shares(scenario, lanes)
     least_s = []
-    for task, cost in zip(plan.tasks, costs, strict=True):
+    for task, cost in zip(plan.tasks, scenario.costs, strict=True):
         host = machine.host(task.device)
         gap_s = 0.0 if host is None else min(0.0, host.launch_gap_s) * cost.launches - cost.fed_s
         seconds = max(0.0, min(cost.warm_s, cost.cold_s) + gap_s) * least[machine.device(task.device).memory]
@@ -99,17 +87,17 @@ def together(bounds: Sequence[tuple[int, Bound]]) -> Bound:
     return Bound(sum(count * bound.step_s for count, bound in bounds) / iterations, longest.by)
 
 
-def _longest_cycle(plan: Plan, dependencies: Dependencies, alone_s: Sequence[float]) -> float:
+def _longest_cycle(dependencies: Dependencies, alone_s: Sequence[float]) -> float:
     """The most seconds per period of a cycle of waiting tasks.
 
     Periods follow one another with nothing but these waits. On the chain of waits that ends last, a task that occurs again closes a cycle.
     """
     row = dependencies.waits(dependencies.steady)
-    size, reach = len(plan.tasks), max((edge.delta for edges in row for edge in edges), default=0)
+    size, reach = len(dependencies.tasks), max((edge.delta for edges in row for edge in edges), default=0)
     lane_last: dict[tuple[str, int], int] = {}
     end_s = [0.0] * (size * (reach + _PERIODS))
     before = [-1] * len(end_s)
-    lanes = [task.lane for task in plan.tasks]
+    lanes = [task.lane for task in dependencies.tasks]
     number = 0
     for period in range(reach + _PERIODS):
         for lane, edges, seconds in zip(lanes, row, alone_s, strict=True):
@@ -134,15 +122,15 @@ def _longest_cycle(plan: Plan, dependencies: Dependencies, alone_s: Sequence[flo
     return longest
 
 
-def _host(plan: Plan, machine: Machine, costs: Sequence[Cost], dependencies: Dependencies, recipes: Sequence[Recipe]) -> float:
-    recorded, launches = recorded_tasks(dependencies), [recipe.launches for recipe in recipes]
+def _host(scenario: Scenario, recipes: Sequence[Recipe]) -> float:
+    costs, dependencies, launches = scenario.costs, scenario.dependencies, [recipe.launches for recipe in recipes]
     longest = 0.0
-    for host in {host.name: host for host in map(machine.host, plan.devices) if host is not None}.values():
+    for host in {host.name: host for host in scenario.hosts.values() if host is not None}.values():
         issue_s = {
             index: host.call_s if task.body.resource is Resource.HOST else costs[index].issue_s
-            for index, task in enumerate(plan.tasks)
+            for index, task in enumerate(scenario.plan.tasks)
             if task.device in host.devices
         }
-        times = IssueTimes(host, dependencies, launches, issue_s, recorded, None).in_period(dependencies.steady)
+        times = IssueTimes(host, dependencies, launches, issue_s, None).in_period(dependencies.steady)
         longest = max(longest, sum(times.values()))
     return longest

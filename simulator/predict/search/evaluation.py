@@ -13,7 +13,6 @@ from simulator.engine.steady import EQUAL
 from simulator.engine.utilization import planned_mfu
 from simulator.machine.machine import Machine
 from simulator.model.job import GraphArguments
-from simulator.plan.dependencies import dependencies_of
 from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy
 from simulator.predict.forecast import Forecast, forecast_of, plan_of
 from simulator.predict.intervals import Interval, Sensitivity, WeightedSensitivity, factors, most, step_interval
@@ -169,23 +168,16 @@ def evaluate(setup: Setup, text: str, most_s: float | None = None, least: Least 
         planned = partial(plan_of, setup.job, text, target, setup.shared)
         plan = planned(1)
         running = target.running(plan)
-        machine, model, mode = running.machine, running.costs, running.mode
         if most_s is not None:
-            held = _checked(most([least_bytes(part, machine) for part in plan.parts]), machine)
+            held = _checked(most([least_bytes(part, running.machine) for part in plan.parts]), running.machine)
             begun = begun.model_copy(update={"planned_bytes": held})
-        parts = [(part.segments[0].repeat or 1, part, model.resolve(part)) for part in plan.parts]
-        multipliers = model.pair_multipliers
-        bound = together([(count, work_bound(part, machine, costs, multipliers)) for count, part, costs in parts])
+        parts = [(part.segments[0].repeat or 1, running.scenario(part)) for part in plan.parts]
+        bound = together([(count, work_bound(scenario)) for count, scenario in parts])
         begun = begun.model_copy(update={"bound": bound, "work_s": bound.step_s})
         if prunes(bound.step_s, most_s):
             return begun
         if plan.left_out is None:  # else this bound is that of the microbatches that the plan shows
-            bound = together(
-                [
-                    (count, lower_bound(part, machine, costs, mode, dependencies_of(part, machine), multipliers))
-                    for count, part, costs in parts
-                ]
-            )
+            bound = together([(count, lower_bound(scenario)) for count, scenario in parts])
         begun = begun.model_copy(update={"bound": bound})
         if prunes(bound.step_s, most_s):
             return begun

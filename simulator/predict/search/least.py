@@ -16,6 +16,7 @@ import numpy as np
 from simulator.engine.clock import Clock
 from simulator.engine.links import Links
 from simulator.engine.memory.over_time import held_along, workspace_bytes
+from simulator.engine.scenario import Scenario
 from simulator.model.division.divide import Division
 from simulator.model.division.local import COLLECTIVES
 from simulator.model.graph import TrainingGraph
@@ -139,7 +140,7 @@ class _OneDevice:
             tasks += own
         plan = builder.plan("microbatch", tasks, Options())
         costs, links = model.resolve(plan), Links(Clock(), machine)
-        compute_s = least_compute_s(plan, machine, costs, model.pair_multipliers)
+        compute_s = least_compute_s(Scenario(plan, machine, costs, pair_multipliers=model.pair_multipliers))
         seconds: dict[str, float] = {}
         for index, task, cost, own_s in zip(ops, tasks, costs, compute_s, strict=True):
             if task.body.resource is Resource.COLLECTIVE:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.engine import clock
-from simulator.engine.simulation import Simulation, simulate, simulated_step_s
+from simulator.engine.scenario import Scenario
+from simulator.engine.simulation import Simulation, simulate
 from simulator.machine.machine import HOST, HostLane, Link, Machine
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
@@ -432,7 +433,6 @@ def test_makespans_lie_between_their_bounds(planned, machine, iterations):
 @given(plans(), MACHINES, st.integers(1, 4))
 def test_every_hazard_is_respected(planned, machine, iterations):
     plan, costs = planned
-    from simulator.plan.dependencies import Dependencies
 
     dependencies = Dependencies(plan)
     spans = {(s.period, s.task): s for s in simulate(plan, machine, costs, iterations=iterations).spans}
@@ -641,7 +641,7 @@ def events(plan, machine, costs, monkeypatch, **options):
 
     with monkeypatch.context() as patch:
         patch.setattr(clock, "heappop", counted)
-        Simulation(plan, machine, costs, "eager", None, Dependencies(plan), True, None, **options).play()
+        Simulation(Scenario(plan, machine, costs), **options).play()
     return count
 
 
@@ -685,7 +685,7 @@ def test_a_launch_that_came_in_time_is_not_what_a_task_waited_for():
 
 def test_the_step_time_alone_is_that_of_the_timeline():
     plan, costs = build(task("a", 1.5, reads="x", writes="y"), task("b", 1.0, reads="x", writes="z", stream=1))
-    assert simulated_step_s(plan, cpu(cores=2), costs) == simulate(plan, cpu(cores=2), costs).step_s
+    assert Simulation(Scenario(plan, cpu(cores=2), costs)).play().step_s == simulate(plan, cpu(cores=2), costs).step_s
 
 
 # Partitions of one GPU, second by second: kernels that copy, kernels that compute, transfers from the host, and one host thread for all.

@@ -99,11 +99,12 @@ def groups(plan, costs, memory):
     from simulator.engine.clock import Clock
     from simulator.engine.links import Links
     from simulator.engine.recipes import recipes_of
-    from simulator.plan.dependencies import Dependencies
+    from simulator.engine.scenario import Scenario
 
     machine = gpu("p", "q", memory=memory, links=(Link("q", "p", 0.0, 100.0),))
-    recipes = recipes_of(plan, machine, costs, Dependencies(plan), Links(Clock(), machine), graph=False, use_cache=False)
+    scenario = Scenario(plan, machine, costs)
+    recipes = recipes_of(scenario, Links(Clock(), machine))
     lanes = {}
     for index, each in enumerate(plan.tasks):
         lanes.setdefault(each.lane, []).append(index)
-    return sharing_lanes(lanes, recipes, machine, {"p", "q"}, any_pair=False)
+    return sharing_lanes(scenario, recipes, lanes, {"p", "q"})

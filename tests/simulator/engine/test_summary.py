@@ -7,7 +7,6 @@ from hypothesis import given
 
 from simulator.engine.simulation import simulate
 from simulator.plan.bodies.host import Host
-from simulator.plan.dependencies import Dependencies
 from tests.support.random_plans import MACHINES, plans
 from tests.support.tiny import build, chain, cpu, gpu, host, task
 from traces.documents.timeline import Cause
@@ -78,7 +77,7 @@ def test_a_host_task_is_on_the_path_like_any_other():
 @given(plans(), MACHINES)
 def test_a_path_is_unbroken_from_the_start_to_the_end(planned, machine):
     plan, costs = planned
-    timeline = simulate(plan, machine, costs, iterations=2, dependencies=Dependencies(plan))
+    timeline = simulate(plan, machine, costs, iterations=2)
     spans = timeline.critical_path
     assert spans[0].start_s == 0.0
     assert spans[0].cause is Cause.START

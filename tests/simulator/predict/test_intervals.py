@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from simulator.engine.costs.cost import Cost
-from simulator.engine.costs.model import CostModel
-from simulator.plan.dependencies import Dependencies
+from simulator.engine.scenario import Scenario
 from simulator.predict import intervals
 from simulator.predict.intervals import (
     DRAWS,
@@ -144,8 +143,7 @@ JOINED = (
 
 def simulated(plan, costs, sampled) -> list[float]:
     """The steps of a plan on two cores. `sampled`: by key and number, a sample over the median."""
-    machine = cpu(cores=2)
-    return steps_in_rounds(plan, machine, CostModel(machine, sampled=sampled), costs, Dependencies(plan))
+    return steps_in_rounds(Scenario(plan, cpu(cores=2), costs), sampled)
 
 
 def test_the_slower_lane_decides_in_each_sampling():

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 
 from simulator.engine.costs.cost import DATASHEET, Z_90
-from simulator.engine.simulation import simulate
+from simulator.engine.scenario import Scenario
+from simulator.engine.simulation import Simulation, simulate
 from simulator.machine.machine import Link
 from simulator.plan.bodies.copy import Collective, Copy
 from simulator.plan.bodies.host import Host
-from simulator.plan.dependencies import Dependencies
 from simulator.predict.intervals import EXACT, speedup_interval, step_interval
 from simulator.predict.sensitivity import UNMEASURED_SLOW_DOWN, sensitivity
 from tests.support.random_plans import MACHINES, plans
@@ -24,9 +24,8 @@ ERRORS = {"dispatch_s": 0.4, "record_s": 0.7, "wait_s": 0.7, "switch_s": 0.3, "g
 
 def of(plan, costs, machine, mode="eager", iterations=None, **more):
     """The sensitivity of a plan's steady state, or of so many iterations."""
-    dependencies = Dependencies(plan)
-    timeline = simulate(plan, machine, costs, mode=mode, iterations=iterations, dependencies=dependencies)
-    return sensitivity(plan, machine, costs, timeline, dependencies, **more)
+    scenario = Scenario(plan, machine, costs, mode)
+    return sensitivity(scenario, Simulation(scenario, iterations).play().timeline(), **more)
 
 
 def path(*arguments, **more) -> dict[str, float]:

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine.costs.cost import Cost
-from simulator.engine.simulation import timed_simulation
+from simulator.engine.scenario import Scenario
+from simulator.engine.simulation import Simulation
 from simulator.machine.machine import HOST, Link, Machine
 from simulator.model.job import Job
-from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, PHASES, UPDATE
 from simulator.predict.answers import answers, prediction
@@ -30,8 +30,9 @@ def parts_of(
     plan: Plan, costs: Sequence[Cost], machine: Machine, mode: str = "eager", multipliers: Mapping[tuple[str, str], float] | None = None
 ) -> StepParts:
     """The parts of the steady step."""
-    timeline, _, alone_s = timed_simulation(plan, machine, costs, mode, Dependencies(plan), multipliers)
-    return step_parts(timeline, task_seconds(plan, machine, costs, alone_s))
+    scenario = Scenario(plan, machine, costs, mode, multipliers or {})
+    simulation = Simulation(scenario).play()
+    return step_parts(simulation.timeline(), task_seconds(scenario, simulation.alone_s))
 
 
 def nonzero(parts: StepParts) -> dict[str, float]:

@@ -6,12 +6,12 @@ from itertools import count
 import pytest
 
 from simulator.engine.costs.model import CostModel
-from simulator.engine.memory.caching import CachingAllocator, reserved_bytes
+from simulator.engine.memory.caching import CachingAllocator
 from simulator.engine.memory.over_time import beside_bytes
+from simulator.engine.scenario import Scenario
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.plan.bodies.update import Update
-from simulator.plan.dependencies import dependencies_of
 from simulator.plan.task import OPTIMIZER_STATE, Task
 from simulator.predict.answers import prediction
 from simulator.predict.forecast import forecast
@@ -96,7 +96,7 @@ def training(width: int):
 
 def test_a_plan_reserves_what_its_tasks_hold_and_the_state_that_the_first_update_makes():
     plan, gpu = training(32), machine()
-    assert reserved_bytes(plan, gpu, dependencies_of(plan, gpu)) == {"memory:0": (4 + 3 * 32) * MIB + 16 * MIB}
+    assert Scenario(plan, gpu).reserved_bytes == {"memory:0": (4 + 3 * 32) * MIB + 16 * MIB}
 
 
 def test_a_plan_fits_if_the_allocator_finds_room_beside_what_is_not_pytorchs():
@@ -104,7 +104,7 @@ def test_a_plan_fits_if_the_allocator_finds_room_beside_what_is_not_pytorchs():
     for width in (8192, 256):
         plan, gpu = training(width), load_machine("h100")
         (name,) = (memory.name for memory in gpu.memories)
-        reserved = reserved_bytes(plan, gpu, dependencies_of(plan, gpu))[name]
+        reserved = Scenario(plan, gpu).reserved_bytes[name]
         least = next(size for size in count(reserved, MIB) if reserved + beside_bytes(size) <= size)
         for spare, fits in ((0, True), (-MIB, False)):
             limited = gpu.with_memory_limit(least + spare)
@@ -158,6 +158,6 @@ def test_a_published_training_of_2022_takes_what_nvidia_smi_showed():
     for batch in (1, 4, 5):
         job = Job(f"{bert_2022.__file__}:make", 2 * batch, optimizer="adamw", form="for")
         plan = planned("data-parallel:gradients=kept", job, machine)  # as the loop of each of the two
-        taken.append(1343 + max(reserved_bytes(plan, machine, dependencies_of(plan, machine)).values()) / MIB)
+        taken.append(1343 + max(Scenario(plan, machine).reserved_bytes.values()) / MIB)
     assert taken[:2] == pytest.approx([8681, 14949], rel=0.02)
     assert taken[2] > 16160

@@ -209,7 +209,7 @@ def test_contents_of_the_memory_at_its_peak():
         kinds={"g": GRADIENT},
     )
     timeline = simulate(plan, cpu(), costs, iterations=1)
-    (peak,) = at_peak(plan, timeline, timeline.memory)
+    (peak,) = at_peak(plan, timeline)
     assert (peak.device, peak.bytes, peak.time_s, peak.task, peak.layer) == ("d", 2400, 1.0, "b", "b")
     assert list(peak.by_kind.items()) == [("activation", 1200), ("gradient", 400), ("input", 400), ("parameter", 400)]
     assert peak.largest[0] == Holder(storage="y", kind="activation", layer="f", bytes=1200)
@@ -231,7 +231,7 @@ def test_copies_on_several_devices_are_counted():
     values = {name: replace(v, source=same) if name in ("w1", "w2") else v for name, v in plan.values.items()}
     plan = replace(plan, values=values)
     timeline = simulate(plan, gpu("p", "q"), costs, iterations=1)
-    assert [(peak.device, peak.replicated_bytes) for peak in at_peak(plan, timeline, timeline.memory)] == [("p", 400), ("q", 400)]
+    assert [(peak.device, peak.replicated_bytes) for peak in at_peak(plan, timeline)] == [("p", 400), ("q", 400)]
 
 
 def test_sums_over_kinds_are_the_bytes_held():
@@ -240,5 +240,5 @@ def test_sums_over_kinds_are_the_bytes_held():
     (by_kind,) = memory_by_kind(plan, timeline.spans, (0.0, 9.0)).values()
     total = [sum(counts) for counts in zip(*by_kind.held_bytes.values(), strict=True)]
     assert list(zip(by_kind.time_s, total, strict=True)) == [step for step in timeline.memory["d"] if step[0] < 9.0]
-    (peak,) = at_peak(plan, timeline, timeline.memory)
+    (peak,) = at_peak(plan, timeline)
     assert peak.bytes == sum(peak.by_kind.values()) == max(total)

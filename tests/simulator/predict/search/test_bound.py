@@ -6,11 +6,11 @@ from hypothesis import settings as examples
 
 from simulator.engine.capacity import BANDWIDTH, COMPUTE, LINKS
 from simulator.engine.costs.model import CostModel
-from simulator.engine.simulation import GRAPH, simulate
+from simulator.engine.scenario import GRAPH, Scenario
+from simulator.engine.simulation import simulate
 from simulator.engine.steady import CLOSE
 from simulator.machine.machine import Link
 from simulator.model.job import Job
-from simulator.plan.dependencies import Dependencies
 from simulator.predict.search.bound import DEPENDENCIES, HOST, Bound, lower_bound, together, work_bound
 from simulator.strategies import registry as strategies
 from tests.support.applicable import core_groups
@@ -20,7 +20,7 @@ from traces.errors import SchedcastError
 
 
 def bound_of(plan, costs, machine, mode="eager", multipliers=None):
-    return lower_bound(plan, machine, costs, mode, Dependencies(plan, receives=machine.receives), multipliers)
+    return lower_bound(Scenario(plan, machine, costs, mode, multipliers or {}))
 
 
 def test_a_stream_takes_what_its_tasks_take():
@@ -79,7 +79,7 @@ def test_fitted_multipliers_below_one_make_kernels_faster_and_the_bound_lower():
     faster = {("g", "g"): 0.5}
     assert simulate(plan, gpu(), costs, pair_multipliers=faster).step_s == pytest.approx(1.0)
     assert bound_of(plan, costs, gpu(), multipliers=faster).step_s == pytest.approx(1.0)
-    assert work_bound(plan, gpu(), costs, faster).step_s == pytest.approx(1.0)
+    assert work_bound(Scenario(plan, gpu(), costs, pair_multipliers=faster)).step_s == pytest.approx(1.0)
 
 
 def test_a_plan_of_several_segments_has_the_mean_of_their_bounds():
@@ -97,7 +97,7 @@ def test_no_random_plan_is_faster_than_its_bound(made, machine):
     run_s = iterations * simulate(plan, machine, costs, iterations=iterations).step_s
     assert bound.step_s * (iterations - slack) <= run_s * (1 + 1e-9)
     assert bound.step_s * (1 - CLOSE) <= simulate(plan, machine, costs).step_s
-    assert work_bound(plan, machine, costs).step_s <= bound.step_s * (1 + 1e-9)
+    assert work_bound(Scenario(plan, machine, costs)).step_s <= bound.step_s * (1 + 1e-9)
 
 
 def test_a_stream_with_a_lead_does_not_hide_its_work():
