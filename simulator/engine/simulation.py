@@ -74,8 +74,8 @@ def simulate(
 class Simulation:
     """One simulated run: `Simulation(scenario).play()`, then `step_s`, `alone_s` or `timeline()`.
 
-    `alone_s`: by task, the seconds that it takes while nothing else runs, with the caches as they are in its place in the plan. `wall_s`:
-    the wall-clock seconds from derived dependencies and resolved costs to the last event.
+    `recipes`: how each task runs. `alone_s`: by task, the seconds that it takes while nothing else runs, with the caches as they are in its
+    place in the plan. `wall_s`: the wall-clock seconds from derived dependencies and resolved costs to the last event.
     """
 
     def __init__(self, scenario: Scenario, iterations: int | None = None, merge: bool = True):
@@ -83,7 +83,7 @@ class Simulation:
         scenario.check()
         if iterations is not None and iterations < 1:
             raise ValueError(f"iterations is {iterations}; expected at least 1, or None for the steady state")
-        self._scenario, self._iterations, self._merge = scenario, iterations, merge
+        self.scenario, self._iterations, self._merge = scenario, iterations, merge
         plan, dependencies, per_window = scenario.plan, scenario.dependencies, scenario.graph_iterations
         begin = time.perf_counter()
         self._env = Clock()
@@ -95,7 +95,7 @@ class Simulation:
             else FixedIterations(iterations, program.periods)
         )
         links = Links(self._env, scenario.machine)
-        recipes = recipes_of(scenario, links)
+        self.recipes = recipes = recipes_of(scenario, links)
         self.alone_s = tuple(
             recipe.seconds + (links.alone_s(recipe.route, recipe.moved_bytes) if recipe.route is not None else 0.0) for recipe in recipes
         )
@@ -123,7 +123,7 @@ class Simulation:
 
     def _contended(self, streams: Streams, recipes: Sequence[Recipe]) -> dict[str, Sms]:
         """By device, the SMs that kernels of several lanes share. A kernel that meets no others takes its solo time and needs no SMs."""
-        machine, plan, multipliers = self._scenario.machine, self._scenario.plan, self._scenario.pair_multipliers
+        machine, plan, multipliers = self.scenario.machine, self.scenario.plan, self.scenario.pair_multipliers
         memory_of = {device: machine.device(device).memory for device in plan.devices}
         sharing: dict[str, int] = {}
         for (device, _), indices in streams.items():
@@ -137,8 +137,8 @@ class Simulation:
         return contended
 
     def _pool(self, name: str) -> Pool:
-        device = self._scenario.machine.device(name)
-        process = name if self._scenario.machine.library else ""  # with a library of collectives, every device is a separate process
+        device = self.scenario.machine.device(name)
+        process = name if self.scenario.machine.library else ""  # with a library of collectives, every device is a separate process
         return Pool(device.sms, device.wake_s, device.shared_overhead_s, process) if device.kind == "cpu" else Pool(device.sms)
 
     def _start(self, streams: Streams, contended: Mapping[str, Sms]) -> list[tuple[EagerHost, list[int]]]:
@@ -148,7 +148,7 @@ class Simulation:
         """
         fed: dict[str, tuple[HostLane, dict[tuple[str, int], list[int]]]] = {}
         for stream, indices in streams.items():
-            if (lane := self._scenario.hosts[stream[0]]) is not None:
+            if (lane := self.scenario.hosts[stream[0]]) is not None:
                 fed.setdefault(lane.name, (lane, {}))[1][stream] = indices
         numbers = {stream: number for number, stream in enumerate(streams)}
         host_of: dict[tuple[str, int], EagerHost | GraphHost] = {}
@@ -167,12 +167,12 @@ class Simulation:
 
     def _host(self, host: HostLane, streams: Streams) -> EagerHost | GraphHost:
         """The process of a host lane that feeds `streams`."""
-        if self._scenario.is_graph:
+        if self.scenario.is_graph:
             return GraphHost(self._world, host, streams)
-        tasks, costs = self._scenario.plan.tasks, self._scenario.costs
+        tasks, costs = self.scenario.plan.tasks, self.scenario.costs
         issue_s = {index: called_s(host, tasks[index], costs[index]) for indices in streams.values() for index in indices}
         launches = [recipe.launches for recipe in self._world.recipes]
-        times = IssueTimes(host, self._scenario.dependencies, launches, issue_s, self._iterations)
+        times = IssueTimes(host, self.scenario.dependencies, launches, issue_s, self._iterations)
         awaited = frozenset(index for index in issue_s if tasks[index].body.blocks_host)
         return EagerHost(self._world, host.queue_depth, streams, times, launches, awaited)
 
@@ -180,20 +180,20 @@ class Simulation:
         """Run to the last event. Raises ValueError if the plan deadlocks."""
         begin = time.perf_counter()
         self._env.run_to_end()
-        tasks = self._scenario.plan.tasks
+        tasks = self.scenario.plan.tasks
         if not self._watch.over:
             stuck = ", ".join(repr(tasks[number % len(tasks)].name) for number in self._world.parked[:8])
             raise ValueError(
-                f"plan {self._scenario.plan.strategy!r} cannot go on: {stuck} wait for tasks that are issued later; validate the plan"
+                f"plan {self.scenario.plan.strategy!r} cannot go on: {stuck} wait for tasks that are issued later; validate the plan"
             )
         if not self._watch.settled:
-            self._long_run = long_run(self._seconds_of, len(tasks), self._scenario.graph_iterations, self._until_full)
+            self._long_run = long_run(self._seconds_of, len(tasks), self.scenario.graph_iterations, self._until_full)
         self.wall_s += time.perf_counter() - begin
         return self
 
     def _seconds_of(self, iterations: int) -> float:
         """Seconds of a run of `iterations` iterations."""
-        return Simulation(self._scenario, iterations, self._merge).play().step_s * iterations
+        return Simulation(self.scenario, iterations, self._merge).play().step_s * iterations
 
     @property
     def step_s(self) -> float:
@@ -207,12 +207,12 @@ class Simulation:
 
     def timeline(self) -> Timeline:
         """The spans in order of (start, issue), and the summary of the steady window."""
-        plan, watch, world = self._scenario.plan, self._watch, self._world
+        plan, watch, world = self.scenario.plan, self._watch, self._world
         spans = self._spans()
         window_s = watch.window_s
-        memory = memory_over_time(plan, spans, self._scenario.scratch)
+        memory = memory_over_time(plan, spans, self.scenario.scratch)
         summary = summarize(plan, spans, window_s, watch.steps, peaks(memory))
-        hosts = [host.name for task in plan.tasks if (host := self._scenario.hosts[task.device]) is not None]
+        hosts = [host.name for task in plan.tasks if (host := self.scenario.hosts[task.device]) is not None]
         named = hosts if len(hosts) == len(plan.tasks) else None
         last = _last_ended(world, len(watch.makespans), watch.makespans[-1])
         return Timeline(
@@ -220,10 +220,10 @@ class Simulation:
             spans=spans,
             step_s=self.step_s,
             window_s=window_s,
-            mode=self._scenario.mode,
+            mode=self.scenario.mode,
             devices=summary.devices,
             critical_path=critical_path(
-                world, self._scenario.dependencies, last, window_s[0] or -inf, named
+                world, self.scenario.dependencies, last, window_s[0] or -inf, named
             ),  # from 0 s on: tasks of 0 s too
             memory=memory,
             bubble_share=summary.bubble_share,
@@ -233,7 +233,7 @@ class Simulation:
         )
 
     def _spans(self) -> tuple[Span, ...]:
-        world, tasks = self._world, self._scenario.plan.tasks
+        world, tasks = self._world, self.scenario.plan.tasks
         start_s, end_s = world.start_s, world.end_s
         fixed = [(t.name, t.device, f"stream {t.stream}", t.phase, t.layer, t.microbatch, t.lag, t.action) for t in tasks]
         spans = []

@@ -162,14 +162,14 @@ def _forecast(scenario: Scenario, model: CostModel) -> Forecast:
         timeline = replace(timeline, step_s=step_s)
     shares = Shares(**model.shares(plan, scenario.costs))
     depends_on: Sensitivity | WeightedSensitivity
-    co_runs, seconds = model.co_runs_measured(scenario.costs), task_seconds(scenario, simulation.alone_s)
-    depends_on = sensitivity(scenario, timeline, co_runs)
+    co_runs, seconds = model.co_runs_measured(scenario.costs), task_seconds(simulation)
+    depends_on = sensitivity(simulation, timeline, co_runs)
     parts = step_parts(timeline, seconds)
     if plan.left_out is not None:
         if steps_s:
             raise NotRepeatedError(plan)  # what a group takes in each round is not known
-        group = repeated_group(plan, timeline, issued_seconds(scenario, timeline))
-        of_group = sensitivity(scenario, group.begun, co_runs, issued=group.tasks)
+        group = repeated_group(plan, timeline, issued_seconds(simulation, timeline))
+        of_group = sensitivity(simulation, group.begun, co_runs, issued=group.tasks)
         depends_on = WeightedSensitivity([(1.0, depends_on), (group.count, of_group)])
         parts = weighted_parts([(1.0, parts), (group.count, step_parts(group.timeline, seconds))])
         shares = _whole_shares(group, scenario.costs, model, shares)

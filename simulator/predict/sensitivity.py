@@ -25,14 +25,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from simulator.engine.clock import Clock
 from simulator.engine.costs.cost import DATASHEET, Cost
 from simulator.engine.costs.model import linked
 from simulator.engine.hosts import IssueTimes, called_s
-from simulator.engine.links import Links, Route
-from simulator.engine.scenario import Scenario
+from simulator.engine.routes import Route
+from simulator.engine.simulation import Simulation
 from simulator.machine.machine import HostLane
-from simulator.plan.task import Resource, Task
+from simulator.plan.task import Resource
 from simulator.predict.intervals import EXACT, TOGETHER, Sensitivity, clipped_seconds, relative_deviation
 from traces.documents.timeline import Timeline
 
@@ -45,33 +44,34 @@ _HOST_FIGURES = ("dispatch_s", "record_s", "wait_s", "switch_s")
 Parts = dict[str, float]
 
 
-def sensitivity(scenario: Scenario, timeline: Timeline, co_runs: bool = False, issued: frozenset[str] | None = None) -> Sensitivity:
+def sensitivity(simulation: Simulation, timeline: Timeline, co_runs: bool = False, issued: frozenset[str] | None = None) -> Sensitivity:
     """Return the sources of a predicted timeline's step time and its chains. `co_runs`: whether slow-downs were measured.
 
     `issued`: the tasks that hosts issue in that time; None for all of a period.
     """
-    return _Attribution(scenario, timeline, co_runs, issued).sensitivity()
+    return _Attribution(simulation, timeline, co_runs, issued).sensitivity()
 
 
-def issued_seconds(scenario: Scenario, timeline: Timeline) -> list[dict[str, float]]:
+def issued_seconds(simulation: Simulation, timeline: Timeline) -> list[dict[str, float]]:
     """What each host that issues tasks one by one spends on each of them, by name, in a steady period."""
-    return [] if scenario.is_graph else [issues.seconds for issues in _Attribution(scenario, timeline).issues.values()]
+    return [] if simulation.scenario.is_graph else [issues.seconds for issues in _Attribution(simulation, timeline).issues.values()]
 
 
 @dataclass
 class _Attribution:
     """Attributes spans of one timeline to sources, and collects the sources' deviations."""
 
-    scenario: Scenario
+    simulation: Simulation
     timeline: Timeline
     co_runs: bool = False
     issued: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         self.deviations: dict[str, float] = {}
-        self._machine = self.scenario.machine
-        self._links = Links(Clock(), self._machine)
-        self._tasks = {task.name: (task, cost) for task, cost in zip(self.scenario.plan.tasks, self.scenario.costs, strict=True)}
+        self.scenario = scenario = self.simulation.scenario
+        self._machine = scenario.machine
+        own = zip(scenario.plan.tasks, scenario.costs, self.simulation.recipes, strict=True)
+        self._tasks = {task.name: (task, cost, recipe) for task, cost, recipe in own}
         self.issues = {host.name: _Issues(host, self) for host in self.scenario.hosts.values() if host is not None}
 
     def sensitivity(self) -> Sensitivity:
@@ -133,12 +133,12 @@ class _Attribution:
 
     def parts(self, name: str, length_s: float) -> Iterator[tuple[str, float]]:
         """Yield (source, seconds) of `length_s` seconds of a task."""
-        task, cost = self._tasks[name]
+        task, cost, recipe = self._tasks[name]
         device, host = self._machine.device(task.device), self.scenario.hosts[task.device]
         overhead_s = cost.overhead_s + (device.task_overhead_s if host is None else 0.0)
         overhead = self.source("task_overhead_s", device.errors.get("task_overhead_s", 0.0))
         resource = task.body.resource
-        if (route := self._route(task)) is not None:
+        if linked(task) and (route := recipe.route) is not None and not route.alias:
             overhead_s = min(overhead_s, length_s)
             yield overhead, overhead_s
             yield from self._transfer(route, length_s - overhead_s)
@@ -166,18 +166,6 @@ class _Attribution:
         name = f"{cost.op_class} {deviation:g}" if cost.source == DATASHEET and cost.op_class else cost.key
         return self.source(name, deviation)
 
-    def _route(self, task: Task) -> Route | None:
-        """The route of a transfer or collective that moves bytes."""
-        body = task.body
-        if body.resource is Resource.COLLECTIVE:
-            route = self._links.collective(body, body.payload_bytes(task))[0]
-        elif body.resource is Resource.LINK and body.ends[0] != body.ends[1] and not body.aliases:
-            source, target = body.ends
-            route = self._links.transfer(source, target, body.moved_bytes(task), body.beside)[0]
-        else:
-            return None
-        return None if route.alias else route
-
     @cached_property
     def indices(self) -> dict[str, list[int]]:
         """The tasks of each device."""
@@ -185,17 +173,6 @@ class _Attribution:
         for index, task in enumerate(self.scenario.plan.tasks):
             indices[task.device].append(index)
         return indices
-
-    @cached_property
-    def launches(self) -> list[int]:
-        """The launches of each task."""
-        return [self._launches(task, cost) for task, cost in self._tasks.values()]
-
-    def _launches(self, task: Task, cost: Cost) -> int:
-        """The launches of a task, as `engine.recipes` counts them: none of an alias, and one of a call of the host."""
-        if task.body.resource is Resource.HOST:
-            return 0 if task.body.blocks_host or task.body.on_host else 1
-        return 0 if linked(task) and self._route(task) is None else cost.launches
 
     def _transfer(self, route: Route, length_s: float) -> Iterator[tuple[str, float]]:
         """The errors of links with equal deviations are perfectly correlated."""
@@ -210,6 +187,7 @@ class _Issues:
     def __init__(self, host: HostLane, of: _Attribution):
         """Split what `engine.hosts` says of each task: it is linear in the host's figures and in the tasks' issue times."""
         plan, costs, dependencies = of.scenario.plan, of.scenario.costs, of.scenario.dependencies
+        launches = [recipe.launches for recipe in of.simulation.recipes]
         self._graph, self._of = of.scenario.is_graph, of
         self._indices = sorted(index for device in host.devices for index in of.indices.get(device, ()))
         self._position = {plan.tasks[index].name: position for position, index in enumerate(self._indices)}
@@ -218,7 +196,7 @@ class _Issues:
         known = {index: None if seconds is None else 0.0 for index, seconds in issue_s.items()}
 
         def times(lane: HostLane, issue: Mapping[int, float | None]) -> dict[int, float]:
-            return IssueTimes(lane, dependencies, of.launches, issue, None).in_period(dependencies.steady)
+            return IssueTimes(lane, dependencies, launches, issue, None).in_period(dependencies.steady)
 
         zeros: dict[str, Any] = dict.fromkeys(_HOST_FIGURES, 0.0)
         nothing = replace(host, **zeros)

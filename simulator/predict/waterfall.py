@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from simulator.engine.scenario import Scenario
+from simulator.engine.simulation import Simulation
 from simulator.plan.task import BACKWARD, COLLECTIVE, FORWARD, TRANSFER, UPDATE
 from traces.documents.comparison import Change
 from traces.documents.timeline import Span, Timeline
@@ -76,12 +76,13 @@ def part_of(phase: str) -> str:
     return COMMUNICATION if phase in (TRANSFER, COLLECTIVE) else phase
 
 
-def task_seconds(scenario: Scenario, alone_s: Sequence[float]) -> dict[str, TaskSeconds]:
-    """What each task takes. `alone_s` by task (`Simulation.alone_s`). With a host lane, the executor's time per task is the host's."""
+def task_seconds(simulation: Simulation) -> dict[str, TaskSeconds]:
+    """What each task takes. With a host lane, the executor's time per task is the host's."""
+    scenario = simulation.scenario
     overhead_s = {name: scenario.machine.device(name).task_overhead_s if host is None else 0.0 for name, host in scenario.hosts.items()}
     return {
         task.name: TaskSeconds(alone, overhead_s[task.device] + cost.overhead_s - cost.fresh_s)
-        for task, cost, alone in zip(scenario.plan.tasks, scenario.costs, alone_s, strict=True)
+        for task, cost, alone in zip(scenario.plan.tasks, scenario.costs, simulation.alone_s, strict=True)
     }
 
 

@@ -19,7 +19,7 @@ A profile measures it as the difference between the loop and the executor's call
 autograd issues ops from C++, and the executor from Python. On a GPU it is time of the host, on a CPU of the task itself.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import hypot
@@ -241,7 +241,7 @@ class CostModel:
         recorded = {*self.profile.costs, *self.profile.failures} if self.profile is not None else set()
         return {key: task for key, task in plan.keys(self.machine).items() if key not in recorded and measurable(task)}
 
-    def shares(self, plan: Plan, costs: list[Cost]) -> dict[str, float]:
+    def shares(self, plan: Plan, costs: Sequence[Cost]) -> dict[str, float]:
         """Fractions of the plan's task seconds (cold) that are measured, fitted and guessed; all 0 if no task takes time."""
         seconds = dict.fromkeys((MEASURED, FITTED, DATASHEET), 0.0)
         for task, cost in zip(plan.tasks, costs, strict=True):

@@ -30,9 +30,8 @@ def parts_of(
     plan: Plan, costs: Sequence[Cost], machine: Machine, mode: str = "eager", multipliers: Mapping[tuple[str, str], float] | None = None
 ) -> StepParts:
     """The parts of the steady step."""
-    scenario = Scenario(plan, machine, costs, mode, multipliers or {})
-    simulation = Simulation(scenario).play()
-    return step_parts(simulation.timeline(), task_seconds(scenario, simulation.alone_s))
+    simulation = Simulation(Scenario(plan, machine, costs, mode, multipliers or {})).play()
+    return step_parts(simulation.timeline(), task_seconds(simulation))
 
 
 def nonzero(parts: StepParts) -> dict[str, float]:
