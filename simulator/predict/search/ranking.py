@@ -6,6 +6,7 @@ right belongs to a strategy's family, so plans of one family share it too.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,19 +44,8 @@ def rank(search: Search) -> Ranking:
     baseline, plain, *parallel = (None if isinstance(each, Refusal) else each for each in known)
     fitting = sorted((each for each in search.simulated if each.fits), key=lambda each: (each.at_limit, each.result.step_s))
     others = sorted((each for each in search.simulated if not each.fits), key=lambda each: each.result.step_s)
-    chances, behind = _comparisons([each for each in fitting if each.at_limit == fitting[0].at_limit])
-    rows = [
-        _row(
-            each,
-            setup,
-            baseline,
-            plain=plain,
-            probability=chances.get(each.text, 0.0),
-            behind=behind.get(each.text),
-            best=fitting[0] if each.text in chances else None,
-        )
-        for each in (*fitting, *others)
-    ]
+    compared = _comparisons([each for each in fitting if each.at_limit == fitting[0].at_limit])
+    rows = [_row(each, setup, baseline, plain, compared.get(each.text, Compared())) for each in (*fitting, *others)]
     pruned = [each for each in search.evaluations if each.simulated is None and not each.refusal]
     rival = next((each for each in fitting if family(each.strategy) != family(fitting[0].strategy)), None)
     best_forecast, rival_forecast = (
@@ -75,7 +65,7 @@ def rank(search: Search) -> Ranking:
         candidates=len(search.evaluations),
         plans=tuple(rows),
         best=fitting[0].text if fitting else None,
-        pruned=tuple(_pruned(each, [own for own in fitting if own.text in chances]) for each in pruned),
+        pruned=tuple(_pruned(each, [own for own in fitting if own.text in compared]) for each in pruned),
         refused=tuple(_refused(each.text, refusal) for each in search.evaluations if (refusal := each.refusal)),
         bound_s=min(bounds, default=None),
         baseline_step_s=baseline.timeline.step_s if baseline is not None else None,
@@ -91,21 +81,26 @@ def rank(search: Search) -> Ranking:
     return Ranking(result, best, other)
 
 
-def _comparisons(fitting: Sequence[Evaluation]) -> tuple[dict[str, float], dict[str, Interval]]:
-    """By plan, the share of draws in which it is the fastest, and the 90 % interval of its step over the first one's.
+class Compared(NamedTuple):
+    """How a plan compares with the others: the fields of `RankedPlan` of these names."""
 
-    Where several plans are equally fast in a draw, each gets its part of it.
-    """
+    probability: float = 0.0
+    behind: float | None = None
+    behind_interval: Interval | None = None
+
+
+def _comparisons(fitting: Sequence[Evaluation]) -> dict[str, Compared]:
+    """The comparisons by plan. Where several plans are equally fast in a draw, each gets its part of it."""
     if not fitting:
-        return {}, {}
+        return {}
     draws = np.array([each.draws() for each in fitting])
     fastest = draws == draws.min(axis=0)
     chances = (fastest / fastest.sum(axis=0)).sum(axis=1) / DRAWS
     low, high = np.quantile(draws / draws[0], (0.05, 0.95), axis=1)
     expected = [each.result.step_s / fitting[0].result.step_s for each in fitting]
     behind = [(min(float(a), e), max(float(b), e)) for a, b, e in zip(low, high, expected, strict=True)]
-    texts = [each.text for each in fitting]
-    return dict(zip(texts, map(float, chances), strict=True)), dict(zip(texts[1:], behind[1:], strict=True))
+    several = zip(fitting, chances, expected, [None, *behind[1:]], strict=True)
+    return {each.text: Compared(min(1.0, float(chance)), over, interval) for each, chance, over, interval in several}
 
 
 def _plain(plain: Forecast, setup: Setup) -> PlainStep:
@@ -120,15 +115,7 @@ def _plain(plain: Forecast, setup: Setup) -> PlainStep:
     )
 
 
-def _row(
-    each: Evaluation,
-    setup: Setup,
-    baseline: Forecast | None,
-    plain: Forecast | None,
-    probability: float,
-    behind: Interval | None,
-    best: Evaluation | None,
-) -> RankedPlan:
+def _row(each: Evaluation, setup: Setup, baseline: Forecast | None, plain: Forecast | None, compared: Compared) -> RankedPlan:
     simulated, setup = each.result, setup.of(each.text)[1]
     return RankedPlan(
         plan=each.text,
@@ -143,9 +130,9 @@ def _row(
         fits=each.fits,
         speedup=_over(baseline, simulated.step_s),
         against_pytorch=_over(plain, simulated.step_s),
-        behind=simulated.step_s / best.result.step_s if best is not None else None,
-        behind_interval=behind,
-        probability=min(1.0, probability),
+        behind=compared.behind,
+        behind_interval=compared.behind_interval,
+        probability=compared.probability,
         bound_s=each.known_bound.step_s,
         bound_by=each.known_bound.by,
         why_not=simulated.why_not,
