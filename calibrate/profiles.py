@@ -1,7 +1,6 @@
 """This machine's own profiles of its CPU and its GPU, and the machine and cost model that `--profile` or `--machine` names."""
 
 import logging
-import os
 from pathlib import Path
 
 from calibrate.identity import comparable_cpu, cpu_identity
@@ -17,6 +16,7 @@ from simulator.predict.target import Target, dense_precision, preset_target
 from traces.documents.profile import Identity, Profile, slug
 from traces.documents.profile_files import default_folder, default_path, list_profiles
 from traces.errors import SchedcastError
+from traces.files import found
 
 
 def open_profile(path: Path | None, create: bool = False, identity: Identity | None = None) -> tuple[Profile, Path]:
@@ -27,7 +27,7 @@ def open_profile(path: Path | None, create: bool = False, identity: Identity | N
     """
     identity = identity or cpu_identity()
     place = default_path(identity.name) if path is None else path
-    if create and not os.path.exists(place):
+    if create and not found(place):
         return Profile(identity=identity), place
     return Profile.load(place), place
 
@@ -95,7 +95,7 @@ def target_for(job: Job, profile: Path | None, machine: str | None, placement: P
     if placement.mode == GRAPH and known.devices[0].kind == "cpu":
         raise SchedcastError(f"--mode graph needs CUDA; machine {known.name} is a CPU; use --mode eager or a GPU's machine")
     if placement.device != "cpu" and known.devices[0].kind == "cpu":
-        raise SchedcastError(f"--device {placement.device}: machine {known.name} is a CPU; leave it out or choose a GPU's machine")
+        raise SchedcastError(f"--device {placement.device}: machine {known.name} is a CPU; drop it or choose a GPU's machine")
     return target
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -67,11 +67,23 @@ def write_atomic(path: Path | str, content: bytes | str) -> Path:
     return Path(path)
 
 
+def found(path: Path | str) -> Literal["", "file", "folder", "special"]:
+    """What is at a path that a user named; empty if nothing is, or if no file can have this name, of which the methods of Path raise.
+
+    `special`: a device or a pipe.
+    """
+    if os.path.isdir(path):
+        return "folder"
+    if os.path.isfile(path):
+        return "file"
+    return "special" if os.path.exists(path) else ""
+
+
 def is_special(path: Path | str) -> bool:
     """Whether `path` is a device, a pipe or an open file (/dev/stdout), which is written in place and never replaced."""
     absolute = os.path.abspath(path)
     opened = absolute.startswith(("/proc/", "/dev/fd/")) or absolute in ("/dev/stdout", "/dev/stderr")  # maybe a regular file
-    return os.path.exists(path) and not os.path.isdir(path) and (opened or not os.path.isfile(path))
+    return found(path) in (("file", "special") if opened else ("special",))
 
 
 def _append(path: Path | str, data: bytes) -> None:

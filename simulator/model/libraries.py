@@ -17,7 +17,7 @@ from typing import Any
 from simulator.model.factory import Factory
 from simulator.model.user_code import brief
 from traces.errors import Code, SchedcastError, UnknownNameError
-from traces.files import read_text
+from traces.files import found, read_text
 from traces.process import interrupts_delayed, spec_of
 
 #: What follows `hf:`, in words.
@@ -173,7 +173,7 @@ def _nothing_fetched(fault: str) -> Iterator[None]:
 def config_file(name: str) -> Path | None:
     """The config.json that `hf:NAME` names, as a file or by its folder; None for the name of a model."""
     path = Path(name)
-    return path / "config.json" if os.path.isdir(name) else path if path.suffix == ".json" else None
+    return path / "config.json" if found(name) == "folder" else path if path.suffix == ".json" else None
 
 
 def _class_and_config(transformers: Any, name: str) -> tuple[Any, Any]:
@@ -194,7 +194,7 @@ def _class_and_config(transformers: Any, name: str) -> tuple[Any, Any]:
         if kernel not in _OWN_KERNELS:
             raise SchedcastError(
                 f"hf:{name} asks for the kernel {kernel!r}; expected one of {', '.join(_OWN_KERNELS)}: nothing is loaded from a hub;"
-                " leave it out of the config.json"
+                " remove it from the config.json"
             )
     config = CONFIG_MAPPING[kind].from_dict(settings)
     tasks = (_GENERATION_TASKS if config.is_encoder_decoder else ()) + _TASKS

@@ -1,11 +1,10 @@
 """The batch of a job whose batch is not given: the model's usual one."""
 
 import ast
-import os
 from pathlib import Path
 
 from traces.errors import UnusableFileError
-from traces.files import read_bytes
+from traces.files import found, read_bytes
 
 
 def usual_batch(spec: str, devices: int = 1) -> int:
@@ -34,7 +33,7 @@ def source_file(spec: str) -> Path | None:
         return Path(source)
     module = Path(*source.split(".")) if source else None
     candidates = (module.with_suffix(".py"), module / "__init__.py") if module is not None else ()
-    return next((file for file in candidates if os.path.isfile(file)), None)
+    return next((file for file in candidates if found(file) == "file"), None)
 
 
 def _default(file: Path | None, name: str) -> int | None:

@@ -1,6 +1,5 @@
 """The commands that list names."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -176,11 +175,12 @@ def profiles(as_json: bool, name: str | None = None) -> None:
     """
     from traces.documents.profile import Profile
     from traces.documents.profile_files import default_folder, list_profiles
+    from traces.files import found
 
     if name is not None:
         stored = {path.name: path for path in list_profiles()}
         path = stored.get(name) or stored.get(f"{name}.json") or Path(name)
-        if not os.path.isfile(path):  # false for an impossible name, of which Path's own raises
+        if found(path) != "file":
             raise UnknownNameError("profile", name, list(stored), "`schedcast profiles` lists them; a file may be named too")
         _profile(path, Profile.load(path), as_json)
         return

@@ -1,7 +1,6 @@
 """`schedcast calibrate`, `validate` and `demo`: the commands that measure, and `calibrate --from-trace`."""
 
 import math
-import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -32,7 +31,7 @@ from traces.documents.comparison import PYTORCH, Validation
 from traces.documents.measured_step import steps_of
 from traces.documents.profile import Profile
 from traces.errors import SchedcastError
-from traces.files import check_writable
+from traces.files import check_writable, found
 from traces.outputs import OutputFolder, check_outputs
 from traces.units import duration, error, percent, rough_time
 from ui.commands import schedules
@@ -88,11 +87,11 @@ TRACED_SCHEMA = "schedcast.traced/1"
 def calibrate_from_trace(request: JobRequest, trace: Path, output: Path | None, as_json: bool) -> None:
     """Turn a trace into a profile and write it to `output`, which may have costs of the same GPU already."""
     if request.strategies:
-        raise SchedcastError("--from-trace takes the costs of the recorded step; leave out --strategy, and give it to predict")
+        raise SchedcastError("--from-trace takes the costs of the recorded step; drop --strategy, and give it to predict")
     if output is None:
         raise SchedcastError("--from-trace makes a profile of the GPU in the trace; say where to write it with -o FILE")
     check_outputs({"--output": output}, [("--model", source_file(request.model)), ("--from-trace", trace)])
-    known = Profile.load(output) if os.path.exists(output) else None
+    known = Profile.load(output) if found(output) else None
     check_writable(output)
     traced = profile_from_trace(trace, request.job())
     if known is not None and (differences := known.matches(traced.profile.identity)):

@@ -1,6 +1,5 @@
 """`schedcast judge`: how accurate predictions are on tables of measured steps, and what-if rules on tables of pairs."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +15,7 @@ from simulator.predict.target import Target
 from traces.documents.profile import Profile, slug
 from traces.documents.scoreboard import Scoreboard, ScoredStep
 from traces.errors import Code, SchedcastError
-from traces.files import Table, read_table
+from traces.files import Table, found, read_table
 from traces.outputs import check_outputs, is_special
 from ui.commands import listing
 from ui.commands.output import print_then_write
@@ -38,7 +37,7 @@ def judge(
     check_outputs({"--out": out}, [("TABLE", table) for table in tables])
     if special := [table for table in tables if is_special(table)]:
         raise SchedcastError(f"{special[0]} is a device or a pipe; expected a file or a folder of tables")
-    opened = {table: read_table(table, "table") for table in tables if not os.path.isdir(table)}
+    opened = {table: read_table(table, "table") for table in tables if found(table) != "folder"}
     pairs = [table for table, own in opened.items() if is_table(own.columns)]
     if tables and not pairs:
         score(tables, profile=profile, sample=sample, processes=processes, out=out, as_json=as_json, opened=opened)
@@ -47,7 +46,7 @@ def judge(
         raise SchedcastError(f"{pairs[0]} has pairs, and {steps[0]} has steps; judge one after the other")
     for option, value in (("--profile", profile), ("--sample", sample), ("--processes", processes)):
         if value is not None:
-            raise SchedcastError(f"{option} {value} is for tables of measured steps; leave it out")
+            raise SchedcastError(f"{option} {value} is for tables of measured steps; drop it")
     listing.rules(as_json, {path: opened[path] for path in pairs}, out)
 
 
@@ -118,7 +117,7 @@ def scored(
 
 def _rows(table: Path, opened: Table | None) -> tuple[list[Row], list[LeftOut]]:
     """The rows of a table or of a folder of tables, and the skipped ones. Raises SchedcastError if there are none."""
-    if not os.path.isfile(table):
+    if found(table) != "file":
         return read_folder(table)
     rows, left_out = read(table, table.name, opened)
     if not rows and not left_out:

@@ -1,6 +1,5 @@
 """`schedcast ui`: serves the app."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ import typer
 
 from simulator.model.usual_batch import source_file
 from traces.errors import SchedcastError
+from traces.files import found
 from traces.process import spec_of
 from ui.app.model import start_command
 
@@ -24,14 +24,14 @@ def serve(port: int, reports: list[Path], traces: list[Path], models: list[str])
         if spec_of(package) is None:
             raise ModuleNotFoundError(name=package)
     for report in reports:
-        if not os.path.exists(report):
+        if not found(report):
             raise SchedcastError(f"no report at {report}; schedcast validate --out {report} makes one")
     for trace in traces:
-        if not os.path.isfile(trace):
+        if found(trace) != "file":
             raise SchedcastError(f"no trace at {trace}; record one with torch.profiler and export_chrome_trace")
     for model in models:
         file = source_file(model)
-        if ":" not in model or (file is not None and not os.path.isfile(file)):
+        if ":" not in model or (file is not None and found(file) != "file"):
             raise SchedcastError(f"--model {model!r} is no file's factory; expected FILE.py:FACTORY; built-in models are offered anyway")
     command = start_command(port, [r.resolve() for r in reports], traces=[trace.resolve() for trace in traces], models=models)
     print(f"http://127.0.0.1:{port} (Ctrl-C stops)", file=sys.stderr)
