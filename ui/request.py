@@ -10,12 +10,14 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traces.errors import SchedcastError
+from traces.errors import Refusal, SchedcastError
 from traces.units import read_integer, read_number
 
 if TYPE_CHECKING:
     from calibrate.placement import Placement
     from simulator.model.job import Job
+    from simulator.predict.answers import Answers
+    from simulator.predict.forecast import Forecast
     from simulator.predict.target import Target
 
 #: How the choice of a stored profile begins among the machines: "profile cpu-amd-epyc-2.json".
@@ -236,6 +238,26 @@ class JobRequest:
 
         profile = self.profile  # looked up in the folder of profiles
         return target_for(job, profile, None if profile else self.machine or None, self.placement())
+
+    def answers(
+        self,
+        job: "Job",
+        target: "Target",
+        runs: bool = False,
+        known: "Callable[[str], Forecast | Refusal] | None" = None,
+        only: Sequence[str] = (),
+    ) -> "Answers":
+        """What every interface answers: the requested strategies, for `job()` on its `target`.
+
+        `only`: these instead of all. `runs` and `known` are those of the function of the same name. Raises SchedcastError for an option of
+        `settings` that no requested strategy has.
+        """
+        from simulator.predict.answers import answers
+        from simulator.strategies import registry as strategies
+
+        shared = self.shared
+        strategies.check_shared(self.strategies or strategies.names(), shared)
+        return answers(job, only or self.strategies, target, shared, runs, known)
 
     def job(self, machines: Sequence[str] = ()) -> "Job":
         """The job. `machines`: those that it is for, if it is not the request's. Raises SchedcastError for values that no job has."""

@@ -1,19 +1,22 @@
 """The step times of one job's strategies on one target: their forecasts, and the documents that every interface prints."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from simulator.engine.utilization import planned_mfu
+from simulator.model.factory import LIVE
 from simulator.model.job import Job
+from simulator.plan.text import render
 from simulator.predict.discrepancy import shipped_speedup_discrepancy, speedup_accuracy
 from simulator.predict.forecast import NONE, Forecast, answer
 from simulator.predict.intervals import Interval, faster_probability, speedup_interval
 from simulator.predict.largest_batch import Fitting, fitting
-from simulator.predict.target import Target, references
+from simulator.predict.target import Target, plain_loops, references
 from simulator.predict.waterfall import waterfall
 from traces.documents.comparison import BASELINE, PYTORCH, Prediction
+from traces.documents.predictions import Place, Predictions
 from traces.documents.verdict import is_judged
 from traces.errors import Refusal, required
 from traces.process import gc_paused
@@ -21,12 +24,16 @@ from traces.process import gc_paused
 
 @dataclass(frozen=True)
 class Answers:
-    """A job on a target, and by the text of each strategy its forecast, or why there is none. `shared`: options of every strategy."""
+    """A job on a target, and by the text of each strategy its forecast, or why there is none. `shared`: options of every strategy.
+
+    `asked`: the strategies that were requested; those that they are compared with have forecasts too.
+    """
 
     job: Job
     target: Target
     forecasts: Mapping[str, Forecast | Refusal]
     shared: Mapping[str, str] = field(default_factory=dict)
+    asked: tuple[str, ...] = ()
     _fitting: dict[str, Fitting] = field(default_factory=dict, init=False, repr=False, compare=False)
     _predictions: dict[str, Prediction] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -35,9 +42,44 @@ class Answers:
         """The forecasts that exist."""
         return {text: own for text, own in self.forecasts.items() if isinstance(own, Forecast)}
 
-    def compared(self, texts: Iterable[str]) -> list[str]:
-        """What a table of these strategies shows: they stand below the `references`."""
-        return list(dict.fromkeys([*references(self.target.machine), *texts]))
+    def rows(self, single: bool = True) -> tuple[str, ...]:
+        """The strategies that are answered: the only requested one, several below the `references`, or the `plain_loops` if there is none.
+
+        An only one that is refused stands below the `references` too. `single`: whether no other job or machine was requested.
+        """
+        if not self.asked:
+            return plain_loops(self.target.machine)
+        if single and len(self.asked) == 1 and self.asked[0] in self.known:
+            return self.asked
+        return tuple(dict.fromkeys([*references(self.target.machine), *self.asked]))
+
+    @property
+    def table(self) -> tuple[str, ...]:
+        """The strategies that a table of a single job has: the `rows`; the only requested one stands below what it is compared with."""
+        if len(self.asked) != 1:
+            return self.rows()
+        return tuple(dict.fromkeys([*references(self.target.machine), BASELINE, *self.asked]))
+
+    @property
+    def place(self) -> Place:
+        """What the answers are about."""
+        return Place(model=self.job.model.removeprefix(LIVE), batch=self.job.batch, machine=self.target.machine.name)
+
+    def told(self, single: bool = True, fits: bool = True, plans: bool = False) -> Iterator[tuple[Place, str, Prediction | Refusal, str]]:
+        """What a document says of each of the `rows`, for `Predictions.of`.
+
+        `fits`: also what fits if the job does not, which other jobs are predicted for. `plans`: with the plans as text.
+        """
+        for text in self.rows(single):
+            own = self.forecasts[text]
+            if isinstance(own, Refusal):
+                yield self.place, text, (self.refusal(text) if fits else None) or own, ""
+            else:
+                yield self.place, text, self.fitted(text) if fits else self.prediction(text), render(own.plan) if plans else ""
+
+    def document(self, fits: bool = True) -> Predictions:
+        """What `schedcast predict --json` prints of a single job and machine. `fits`: as in `told`."""
+        return Predictions.of(self.told(fits=fits))
 
     def forecast(self, text: str) -> Forecast:
         """The forecast of a strategy. Raises the error of the refusal if there is none."""
@@ -84,13 +126,14 @@ def answers(
 ) -> Answers:
     """Forecast every strategy of `texts` (`NAME[:option=value,...]`).
 
-    The `references` and the baseline come first, whether or not they are requested. `runs`: as in `answer`. `known`: returns the stored
-    forecast of a strategy, if forecasts are cached.
+    The `references` and the baseline come first, whether or not they are requested; without strategies, the `plain_loops` follow. `runs`:
+    as in `answer`. `known`: returns the stored forecast of a strategy, if forecasts are cached.
     """
+    asked = tuple(dict.fromkeys(texts))
     predict = known or (lambda text: answer(job, text, target, shared, runs))
     with gc_paused():  # once for all strategies: each end of a pause walks the heap
-        every = dict.fromkeys([*references(target.machine), BASELINE, *texts])
-        return Answers(job, target, {text: predict(text) for text in every}, shared)
+        every = dict.fromkeys([*references(target.machine), BASELINE, *(asked or plain_loops(target.machine))])
+        return Answers(job, target, {text: predict(text) for text in every}, shared, asked)
 
 
 def paired_interval(baseline: Forecast, other: Forecast) -> Interval:

@@ -12,7 +12,7 @@ from simulator.predict.search.ranking import Ranking
 from tests.support.sample_runs import CASES, play
 from tests.support.search_samples import of_a_language_model, search_result
 from traces.documents.comparison import Change, MemoryNeed, Prediction, Shares
-from traces.documents.predictions import Normal
+from traces.documents.predictions import Normal, Place, Predictions
 from traces.errors import Code, Refusal, SchedcastError
 from ui.service.jobs import Answer, Figure, MachineFacts
 
@@ -59,6 +59,12 @@ def search(request, progress):
         progress(number, len(names), name)
     result = of_a_language_model() if request.tries else search_result(fits=request.batch < TOO_LARGE)
     return Ranking(result, play("predicted", CASES["turbodl"]), None)
+
+
+def document(request):
+    place = Place(model=request.model, batch=request.batch, machine=request.machine)
+    told = {text: own if isinstance(own, Refusal) else own.prediction for text, own in predict_many(request).items()}
+    return Predictions.of((place, text, own, "") for text, own in told.items())
 
 
 def predict_many(request):

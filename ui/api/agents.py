@@ -65,7 +65,7 @@ def tools(models: list[str]) -> list[Callable[..., str]]:
         from ui.api.predicted import answer
 
         check_steered(request, models)
-        return answer(request, asked=request.strategies)
+        return answer(request)
 
     def predict(
         model: str,

@@ -19,15 +19,15 @@ from simulator.model.factory import LIVE
 from simulator.model.job import Job
 from simulator.model.live import live_factory, undisturbed
 from simulator.model.tokens import tokens_of
-from simulator.predict.answers import Answers, answers
+from simulator.predict.answers import Answers
 from simulator.predict.normal import normal
-from simulator.predict.target import Target, references
+from simulator.predict.target import Target
 from traces import units
 from traces.arguments import typed
-from traces.documents.comparison import PARALLEL_LOOPS, PYTORCH, Prediction
-from traces.documents.predictions import Normal, Place, Predictions
+from traces.documents.comparison import BASELINE, PYTORCH, Prediction
+from traces.documents.predictions import Normal
 from traces.documents.timeline import Timeline
-from traces.errors import Code, Refusal, SchedcastError, required
+from traces.errors import Code, Refusal, SchedcastError
 from ui.api.shown import Shown
 from ui.api.timelines import ShownTimeline
 from ui.commands.predicting import print_normal
@@ -85,13 +85,12 @@ class Speed(Shown):
 class Predicted(Shown):
     """The predicted step of a job: of plain PyTorch, or of a strategy, with the other requested ones.
 
-    `request`: the request; `chosen`: the strategy of the figures. `asked`: the strategies that are shown. `answers`: the forecasts of all
-    of them, and of those that they are compared with.
+    `request`: the request; `chosen`: the strategy of the figures. `answers`: the forecasts of the requested strategies, and of those that
+    they are compared with.
     """
 
     request: JobRequest
     chosen: str
-    asked: tuple[str, ...]
     answers: Answers = field(compare=False)
     owner: Any = field(default=None, compare=False)  # the factory of a live module, which lives as long as an answer about it
 
@@ -123,23 +122,23 @@ class Predicted(Shown):
     @cached_property
     def prediction(self) -> Prediction:
         """The document of the chosen strategy. Raises SchedcastError if it has no prediction."""
-        return self._document(self.chosen) if self.chosen in self.answers.known else required(self.refusals[self.chosen])
+        with around(self.job):
+            return self.answers.fitted(self.chosen)
 
     @cached_property
     def refusals(self) -> Mapping[str, Refusal]:
         """By the text of the strategy: why it could not be predicted, with what fits if the job is too large."""
-        with around(self.job):
-            refusals = {text: self.answers.refusal(text) for text in self.asked}
-        return {text: own for text, own in refusals.items() if own is not None}
+        return {text: own for text, own in self._told.items() if isinstance(own, Refusal)}
 
     @cached_property
     def predictions(self) -> Mapping[str, Prediction]:
-        """By the text of the strategy: the documents of all requested strategies that could be predicted."""
-        return {text: self._document(text) for text in self.asked if text in self.answers.known}
+        """By the text of the strategy: the documents of the strategies that are answered and could be predicted."""
+        return {text: own for text, own in self._told.items() if isinstance(own, Prediction)}
 
-    def _document(self, text: str) -> Prediction:
+    @cached_property
+    def _told(self) -> Mapping[str, Prediction | Refusal]:
         with around(self.job):
-            return self.answers.fitted(text)
+            return {text: own for _, text, own, _ in self.answers.told()}
 
     @property
     def target(self) -> Target:
@@ -158,8 +157,9 @@ class Predicted(Shown):
 
     @typed
     def compare(self, *strategies: str) -> "Predicted":
-        """Predict these strategies (NAME or NAME:option=value,...) and plain PyTorch, and print them as one table."""
-        return answer(self.request, self.chosen, (*self.asked, *strategies), self.owner, self.job)
+        """Predict these strategies (NAME or NAME:option=value,...) too, and print them as one table."""
+        asked = (*(self.request.strategies or (self.chosen,)), *strategies)
+        return answer(replace(self.request, strategies=asked), self.chosen, self.owner, self.job)
 
     def what_if(self, /, **changes: Any) -> "Predicted":
         """Predict again with something changed.
@@ -179,7 +179,7 @@ class Predicted(Shown):
         if isinstance(text := changes.get("optimizer"), str) and ":" in text:
             changes |= optimizer_and_form(text)
         changes = _job_fields(changes, "what_if", [*ABOUT, "on", "devices", "memory_limit"])
-        return answer(replace(request, machine=machine, **place, **changes), self.chosen, self.asked, self.owner)
+        return answer(replace(request, machine=machine, **place, **changes), self.chosen, self.owner)
 
     @typed
     def normal(self, measured_s: float | None = None) -> Speed:
@@ -241,9 +241,8 @@ class Predicted(Shown):
 
     def json(self) -> dict[str, Any]:
         """See `Shown`. What was predicted and what was refused are one document, as `schedcast predict --json` prints them."""
-        place = Place(model=self.job.model.removeprefix(LIVE), batch=self.job.batch, machine=self.target.machine.name)
-        told: dict[str, Prediction | Refusal] = {**self.predictions, **self.refusals}
-        return Predictions.of((place, text, own, "") for text, own in told.items()).document()
+        with around(self.job):
+            return self.answers.document().document()
 
     def frame(self) -> Any:
         """The table as a pandas DataFrame, a row per strategy: the numbers of the documents, in seconds and bytes."""
@@ -267,7 +266,8 @@ class Predicted(Shown):
         line(f"{where}: {units.duration(own.step_s)}{bounds}, {memory_words(own)}", "bold" if own.fits else "bold red")
         for words in (*no_verdict_words([own.measured_share], here), *fit_words(own)):
             line(words, "yellow")
-        show(console, prediction_table(list(self.predictions.values()), here))
+        known = [self.answers.prediction(text) for text in self.answers.table if text in self.answers.known]
+        show(console, prediction_table(known, here))
         line("")
         slowest = [
             {"slowest layers": name, "ms": units.ms(s), "share": units.percent(s / own.step_s, signed=False)}
@@ -310,26 +310,24 @@ def predict(
             f"predict takes a torch.nn.Module or a model's name, not {type(model).__name__}; make the module first", Code.MODEL
         )
     named = str(model) if owner is None else owner.name
-    request = JobRequest(**{"model": named, "batch": batch, "machine": str(THIS_CPU if on is None else on), **place, **settings})
-    return answer(request, strategy or PYTORCH, owner=owner)
+    where = str(THIS_CPU if on is None else on)
+    asked = (strategy,) if strategy else ()
+    return answer(JobRequest(**{"model": named, "batch": batch, "machine": where, "strategies": asked, **place, **settings}), owner=owner)
 
 
-def answer(request: JobRequest, chosen: str = PYTORCH, asked: tuple[str, ...] = (), owner: Any = None, job: Job | None = None) -> Predicted:
-    """Predict plain PyTorch, `chosen` and the other requested strategies.
+def answer(request: JobRequest, chosen: str | None = None, owner: Any = None, job: Job | None = None) -> Predicted:
+    """Answer a request. `chosen`: the strategy of the figures, by default the only requested one, else plain PyTorch.
 
     `owner`: the factory of a live module. `job`: the request's, if made.
     """
     job = job or request.job()
     with around(job):
-        target = request.target(job)
-        asked = tuple(dict.fromkeys([PYTORCH, *asked, chosen]))
-        if len(asked) > 1:  # a comparison has all loops that a user may run
-            asked = tuple(dict.fromkeys([PYTORCH, *(text for text in references(target.machine) if text in PARALLEL_LOOPS), *asked]))
-        own = answers(job, asked, target)
+        own = request.answers(job, request.target(job))
+    chosen = chosen or (own.asked[0] if len(own.asked) == 1 else PYTORCH)
     if chosen == PYTORCH and PYTORCH not in own.known:  # the answer says why; our executor's own loop is the nearest
-        chosen, asked = "baseline", tuple(dict.fromkeys([*asked, "baseline"]))
+        chosen, own = BASELINE, replace(own, asked=(*(own.asked or (PYTORCH,)), BASELINE))
     own.forecast(chosen)
-    return Predicted(request, chosen=chosen, asked=asked, answers=own, owner=owner)
+    return Predicted(request, chosen=chosen, answers=own, owner=owner)
 
 
 def _job_fields(given: Mapping[str, Any], door: str, others: Sequence[str]) -> dict[str, Any]:

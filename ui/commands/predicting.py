@@ -1,19 +1,19 @@
 """`schedcast predict`."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import typer
 from rich.console import Console
 
-from simulator.plan.text import outline, render
-from simulator.predict.answers import Answers, answers
+from simulator.plan.text import outline
+from simulator.predict.answers import Answers
 from simulator.predict.forecast import Forecast
 from simulator.predict.normal import normal
-from simulator.predict.target import plain_loops
 from traces.documents.comparison import BASELINE, PYTORCH, Prediction
-from traces.documents.predictions import Normal, Place, Predictions
+from traces.documents.predictions import Normal, Predictions
 from traces.errors import Refusal, SchedcastError
 from traces.outputs import check_outputs
 from ui.commands import schedules
@@ -55,13 +55,8 @@ class Row(NamedTuple):
         return shared_jobs.measured_here(self.answers.target.costs)
 
     @property
-    def place(self) -> Place:
-        """Which combination this is."""
-        return Place(model=self.answers.job.model, batch=self.answers.job.batch, machine=self.answers.target.machine.name)
-
-    @property
     def where(self) -> str:
-        """The same in words, but for the model: batch 32 on h100."""
+        """Which combination this is, but for the model: batch 32 on h100."""
         return f"batch {self.answers.job.batch} on {self.answers.target.machine.name}"
 
 
@@ -78,7 +73,7 @@ def predict(
 ) -> None:
     """Predict every strategy of requests that differ in batch and machine, and print them. Exit with 1 if one does not fit in memory.
 
-    Without strategies, the `plain_loops`, of which one must fit; `details`: explain them too. `calibration`: whether missing costs are
+    Without strategies, one of the plain loops must fit; `details`: explain them too. `calibration`: whether missing costs are
     measured first (`at_once.measured_at_once`). `measured`: seconds of a step to compare with the prediction.
     """
     first, single = requests[0], len(requests) == 1
@@ -95,24 +90,22 @@ def predict(
             " --strategy"
         )
     check_outputs({"--timeline": timeline, **order.outputs}, [*first.inputs, *order.inputs])
-    texts = list(order.texts)
+    texts, requests = list(order.texts), [order.followed(request) for request in requests]
     asked = [
-        _asked([each for each in requests if each.machine == machine], order, calibration, quiet=as_json)
+        _asked([each for each in requests if each.machine == machine], order.writes, calibration, quiet=as_json)
         for machine in dict.fromkeys(each.machine for each in requests)
     ]
-    rows = [
-        Row(each, text)
-        for own in asked
-        for each in own
-        for text in (texts if one else each.compared(texts) if texts else plain_loops(each.target.machine))
-    ]
+    answered = [*chain.from_iterable(asked)]
+    rows = [Row(own, text) for own in answered for text in own.rows(single)]
+    if one and (why := answered[0].refusal(texts[0])) is not None:
+        raise why.error
     predicted = [row for row in rows if row.refusal is None]
     if not predicted:
         raise next(refusal.error for row in rows if (refusal := row.refusal) is not None)
     shared_jobs.caution([own[0].target for own in asked], first)
     print_then_write(
         as_json,
-        lambda: _document(rows, show_plan, _normal(rows, texts, measured)),
+        lambda: _document(answered, show_plan, _normal(rows, texts, measured)),
         lambda: (
             _print_one(rows[0], show_plan, _normal(rows, texts, measured))
             if one
@@ -132,20 +125,16 @@ def predict(
         raise typer.Exit(1)
 
 
-def _asked(requests: Sequence[JobRequest], order: schedules.ScheduleFile, calibration: bool | None, quiet: bool) -> list[Answers]:
-    """The answers to requests about one machine, predicted again if missing costs were measured.
-
-    They are about the strategies of `order`; only plans that executors can run are written as schedules.
-    """
+def _asked(requests: Sequence[JobRequest], runs: bool, calibration: bool | None, quiet: bool) -> list[Answers]:
+    """The answers to requests about one machine, predicted again if missing costs were measured. `runs`: only of plans that can run."""
     jobs = [request.job() for request in requests]
 
     def made() -> list[Answers]:
         target = requests[0].target(jobs[0])
-        chosen = order.texts or plain_loops(target.machine)
-        return [answers(job, chosen, target, order.options, order.writes) for job in jobs]
+        return [request.answers(job, target, runs) for request, job in zip(requests, jobs, strict=True)]
 
     asked = made()
-    wanted = [own.forecasts[text] for own in asked for text in (order.texts or own.forecasts)]
+    wanted = [own.forecasts[text] for own in asked for text in (own.asked or own.forecasts)]
     if all(isinstance(each, Refusal) for each in wanted):
         return asked  # what is refused needs no costs
     return made() if measured_at_once(asked, requests[0], calibration, quiet) else asked
@@ -163,12 +152,9 @@ def _normal(rows: Sequence[Row], texts: Sequence[str], measured_s: float | None)
     return speed if speed.near or speed.groups or measured_s is not None else None
 
 
-def _document(rows: Sequence[Row], show_plan: bool, speed: Normal | None) -> dict:
+def _document(asked: Sequence[Answers], show_plan: bool, speed: Normal | None) -> dict:
     """The JSON object of what was predicted and what was refused."""
-    document = Predictions.of(
-        (row.place, row.text, row.refusal or row.prediction, render(row.forecast.plan) if show_plan and row.refusal is None else "")
-        for row in rows
-    )
+    document = Predictions.of(chain.from_iterable(own.told(len(asked) == 1, plans=show_plan) for own in asked))
     return document.document() | ({} if speed is None else {"normal": speed.document()})
 
 
@@ -177,8 +163,7 @@ def _print_one(row: Row, show_plan: bool, speed: Normal | None) -> None:
     own, target, console = row.answers, row.answers.target, terminal()
     _print_no_verdict([row], console)
     print_lines(console, predictions.fit_words(row.prediction), "bold red", mark="")
-    texts = [text for text in own.compared([BASELINE, row.text]) if text in own.known]
-    shown = [row.prediction if text == row.text else own.prediction(text) for text in texts]
+    shown = [row.prediction if text == row.text else own.prediction(text) for text in own.table if text in own.known]
     show(console, predictions.prediction_table(shown, row.measured_here))
     print_lines(console, filter(None, [partition_words(target.machine), unmeasured_words([target.machine])]))
     if isinstance(baseline := own.forecasts[BASELINE], Refusal):

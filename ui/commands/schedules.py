@@ -4,10 +4,9 @@ A file holds either the order of a pipeline's actions (`stages.grid_csv`) or the
 (`editor.order_csv`). Its first line says which.
 """
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simulator.plan.editor import order_csv
@@ -19,8 +18,9 @@ from simulator.strategies.pipeline.grid_csv import schedule_of
 from simulator.strategies.pipeline.schedule import Schedule
 from simulator.strategies.registry import SCHEDULE
 from traces.errors import SchedcastError
-from traces.files import write_atomic
+from traces.files import found, write_atomic
 from traces.units import counted
+from ui.request import JobRequest
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,10 @@ class ScheduleFile:
     def outputs(self) -> dict[str, Path | None]:
         """The file as an output of the command, for `check_outputs`."""
         return {"--schedule": self.path} if self.writes else {}
+
+    def followed(self, request: JobRequest) -> JobRequest:
+        """The request whose strategies follow the file."""
+        return replace(request, strategies=self.texts, settings=tuple(f"{name}={value}" for name, value in self.options.items()))
 
     def writers(self, forecasts: Mapping[str, Forecast]) -> list[Callable[[], object]]:
         """Functions that write the file, or say that it was read. `forecasts`: by the text of the strategy."""
@@ -85,7 +89,7 @@ def opened(path: Path | None, texts: Sequence[str], shared: Mapping[str, str]) -
     if path is None:
         return ScheduleFile(None, texts, shared)
     able = [text for text in texts if _orders_actions(text, shared)]
-    if os.path.exists(path) and (order_csv.names_tasks(path) or (not able and len(texts) == 1)):
+    if found(path) and (order_csv.names_tasks(path) or (not able and len(texts) == 1)):
         return _tasks_in(path, texts, shared)
     (asked,) = able if len(able) == 1 else texts if len(texts) == 1 else [None]
     if asked is None:
@@ -94,7 +98,7 @@ def opened(path: Path | None, texts: Sequence[str], shared: Mapping[str, str]) -
         raise SchedcastError(f"--schedule {path} needs one --strategy, or one of those that order a pipeline's actions ({known}): {given}")
     if _named_in(asked, shared):
         raise _twice(path, asked)
-    if not os.path.exists(path):
+    if not found(path):
         return ScheduleFile(path, texts, shared, asked, asked)
     return ScheduleFile(path, texts, {**shared, SCHEDULE: str(path)}, asked, asked, grid_csv.read(path))
 
@@ -126,7 +130,7 @@ def _named_in(text: str, shared: Mapping[str, str]) -> bool:
 
 
 def _twice(path: Path, text: str) -> SchedcastError:
-    return SchedcastError(f"--schedule {path} and the option {SCHEDULE} of {text} are the same; leave out one of the two")
+    return SchedcastError(f"--schedule {path} and the option {SCHEDULE} of {text} are the same; drop one of the two")
 
 
 def _size(schedule: Schedule | Order) -> str:

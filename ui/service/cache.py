@@ -3,7 +3,6 @@
 Everything is cached by what it depends on, including the modification times of files that it was read from.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from simulator.model.usual_batch import source_file
 from simulator.model.workloads import registry as workloads
 from simulator.plan.editor.editor import ScheduleEditor
 from simulator.plan.editor.order import Order
-from simulator.predict.answers import Answers, answers
+from simulator.predict.answers import Answers
 from simulator.predict.forecast import Forecast, answer, forecast, plan_of
 from simulator.predict.target import Target
 from traces.documents.profile_files import list_profiles
@@ -89,9 +88,10 @@ def predicted(asked: Asked) -> Forecast | Refusal:
     return answer(asked.job, asked.text, asked.target, dict(asked.settings))
 
 
-def answers_of(asked: Asked, texts: Iterable[str]) -> Answers:
-    """The answers for these strategies, and for those that they are compared with."""
-    return answers(asked.job, texts, asked.target, dict(asked.settings), known=lambda text: predicted(asked._replace(text=text)))
+def answers_of(request: JobRequest, *only: str) -> Answers:
+    """The answers to a request, of cached forecasts. `only`: as in `JobRequest.answers`, which this calls."""
+    asked = asked_of(request)
+    return request.answers(asked.job, asked.target, known=lambda text: predicted(asked._replace(text=text)), only=only)
 
 
 @lru_cache(maxsize=8)

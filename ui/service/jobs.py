@@ -36,7 +36,7 @@ from simulator.predict.search.workers import usual_processes, workers
 from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import BASELINE, Prediction
-from traces.documents.predictions import Normal
+from traces.documents.predictions import Normal, Predictions
 from traces.documents.profile import slug
 from traces.documents.timeline import Timeline
 from traces.errors import Refusal, required
@@ -240,24 +240,28 @@ def _cautions(model: CostModel, chosen: str) -> list[str]:
 
 
 def predict_many(request: JobRequest) -> dict[str, Answer | Refusal]:
-    """Predict plain PyTorch and every strategy of the request, by its text and in its order.
+    """The answers that a table of the request shows (`Answers.table`), by the text of the strategy.
 
     Answers are cached, so that only a new strategy, or a new option of one, is predicted. Raises SchedcastError if the
     job itself cannot be predicted.
     """
     with _ONE_AT_A_TIME, gc_paused():  # once for all strategies: each end of a pause walks the heap
-        asked = asked_of(request)
-        strategies.check_shared(request.strategies, request.shared)
-        own = answers_of(asked, request.strategies)
+        own = answers_of(request)
         if not own.known:
             own.forecast(BASELINE)
-        return {name: _answer(own, name) for name in own.compared(request.strategies)}
+        return {name: _answer(own, name) for name in own.table}
+
+
+def document(request: JobRequest) -> Predictions:
+    """The document of a request's answers, without what fits if one does not: that is predicted only when the user asks for it."""
+    with _ONE_AT_A_TIME:
+        return answers_of(request).document(fits=False)
 
 
 def fitting(request: JobRequest, strategy: str) -> Fitting:
     """What fits in memory if a strategy does not."""
     with _ONE_AT_A_TIME:
-        own = answers_of(asked_of(request), [strategy])
+        own = answers_of(request, strategy)
         refusal = own.forecasts[strategy]
         if isinstance(refusal, Refusal) and not refusal.excess_bytes:
             raise refusal.error
@@ -279,7 +283,7 @@ def in_editor(request: JobRequest, strategy: str, order: Order | None = None) ->
     """
     with _ONE_AT_A_TIME:
         asked = asked_of(request, strategy)
-        own = answers_of(asked, [strategy])
+        own = answers_of(request, strategy)
         editor = editor_of(asked)
         faults = editor.faults(order) if order is not None else ()
         edited = None

@@ -110,8 +110,17 @@ def test_the_outcome_of_a_prediction():
 
 def test_a_table_has_the_loops_of_a_user_above_the_strategies_that_are_asked_for():
     job = Job("lenet5", 64)
-    own = answers(job, ["backward-fusion"], preset_target(job, "h100"))
-    assert own.compared(["backward-fusion", "pytorch"]) == ["pytorch", "pytorch-graph", "backward-fusion"]
+    own = answers(job, ["backward-fusion", "pytorch"], preset_target(job, "h100"))
+    assert own.rows() == own.table == ("pytorch", "pytorch-graph", "backward-fusion")
+
+
+def test_an_answer_has_the_only_strategy_that_is_asked_for_and_its_table_what_it_is_compared_with():
+    job = Job("lenet5", 64)
+    own = answers(job, ["turbodl"], preset_target(job, "h100"))
+    assert (own.rows(), own.rows(single=False)) == (("turbodl",), ("pytorch", "pytorch-graph", "turbodl"))
+    assert own.table == ("pytorch", "pytorch-graph", "baseline", "turbodl")
+    assert [each.strategy for each in own.document().predictions] == ["turbodl"]
+    assert answers(job, [], preset_target(job, "2xp100")).rows() == ("pytorch", "pytorch-ddp", "pytorch-fsdp")
 
 
 def test_the_fastest_in_words():

@@ -178,11 +178,19 @@ def test_the_second_of_a_pair_is_the_target_unless_the_module_takes_it(module, i
 
 def test_strategies_are_compared_and_refused_in_words(predicted):
     compared = predicted.compare("turbodl", "gpipe")
-    assert list(compared.frame()["strategy"]) == ["pytorch", "turbodl"]
+    assert list(compared.frame()["strategy"]) == ["pytorch", "pytorch-graph", "turbodl"]
     assert "gpipe needs 2 devices" in " ".join(repr(compared).split())
     document = Predictions.model_validate(compared.json())
-    assert [each.strategy for each in document.predictions] == ["pytorch", "turbodl"]
+    assert [each.strategy for each in document.predictions] == ["pytorch", "pytorch-graph", "turbodl"]
     assert [each.strategy for each in document.refused] == ["gpipe"]
+
+
+def test_one_strategy_and_none_are_answered_with_the_rows_of_the_command_line(network, batch):
+    def told(**asked):
+        return [each["strategy"] for each in sc.predict(network, batch, **asked).json()["predictions"]]
+
+    assert told(on="h100", strategy="turbodl") == ["turbodl"]
+    assert told(on="2xp100") == ["pytorch", "pytorch-ddp", "pytorch-fsdp"]
 
 
 def test_a_faster_memory_shortens_the_step(predicted):

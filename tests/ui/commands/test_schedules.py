@@ -119,7 +119,7 @@ def test_orders_of_tasks_that_do_not_fit_the_request(schedcast, file, tmp_path):
     for more, expected in {
         (*both, "--schedule", file): "orders the tasks of one strategy: 2 are given; name the file as in NAME:schedule=",
         ("--schedule", file): "none is given",
-        ("--strategy", f"baseline:schedule={file}", "--schedule", file): "leave out one of the two",
+        ("--strategy", f"baseline:schedule={file}", "--schedule", file): "drop one of the two",
         ("--strategy", "baseline", "--schedule", comma): "rename the file",
         (
             "--strategy",
@@ -150,10 +150,10 @@ def test_files_that_do_not_fit_the_request(schedcast, file, tmp_path):
         ("pipedream",): "expected the line task,device,stream,priority",
         ("baseline", "--strategy", "turbodl"): "a pipeline's actions (1f1b, gpipe, interleaved-1f1b, zero-bubble): baseline, turbodl are 2",
         ("gpipe", "--strategy", "1f1b"): "gpipe and 1f1b do",
-        ("gpipe", "--set", "microbatches=4"): f"microbatches is 4, but schedule {file} has 2; leave out microbatches",
+        ("gpipe", "--set", "microbatches=4"): f"microbatches is 4, but schedule {file} has 2; drop microbatches",
         ("gpipe:stages=3",): f"stages is 3, but schedule {file} has 2",
         ("gpipe", "--accumulate", 4): f"--accumulate is 4, but schedule {file} has 2",
-        ("gpipe:schedule=x.csv",): "leave out one of the two",
+        ("gpipe:schedule=x.csv",): "drop one of the two",
         ("gpipe", "--timeline", file): f"--timeline would overwrite {file}, the file of --schedule",
     }.items():
         refused(schedcast.call(*predict, *more), expected)

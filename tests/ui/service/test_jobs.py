@@ -37,3 +37,14 @@ def test_the_app_runs_no_model_that_was_not_named_at_start(tmp_path):
     (tmp_path / "own.py").write_text("raise SystemExit")
     with pytest.raises(SchedcastError, match="unknown model"):
         jobs.predict_many(JobRequest(f"{tmp_path / 'own.py'}:make", 8, machine="h100", strategies=("baseline",)))
+
+
+def test_the_app_answers_with_the_rows_of_the_command_line():
+    """The table of one strategy has what it is compared with, and its document is about the strategy alone."""
+    request = JobRequest("lenet5", 8, machine="h100", strategies=("turbodl",))
+    assert list(jobs.predict_many(request)) == ["pytorch", "pytorch-graph", "baseline", "turbodl"]
+    assert [each.strategy for each in jobs.document(request).predictions] == ["turbodl"]
+    assert list(jobs.predict_many(replace(request, strategies=()))) == ["pytorch"]
+    refused = jobs.document(replace(request, strategies=("gpipe",)))
+    assert [each.strategy for each in refused.predictions] == ["pytorch", "pytorch-graph"]
+    assert [each.strategy for each in refused.refused] == ["gpipe"]

@@ -14,7 +14,7 @@ import streamlit as st
 from simulator.predict.sweep import outcome
 from traces import units
 from traces.documents.comparison import PYTORCH
-from traces.documents.predictions import Place, Predictions
+from traces.documents.predictions import Predictions
 from traces.errors import Refusal
 from ui.app import runs
 from ui.app.history import pin, remember
@@ -230,15 +230,6 @@ def _change_words(earlier_s: float | None, step_s: float) -> str | None:
     return f"{'-' if step_s < earlier_s else '+'}{units.duration(abs(step_s - earlier_s))}"
 
 
-def document(request: JobRequest, answers: Answers, machine: str) -> Predictions:
-    """What the command line prints with `--json`: of one strategy, what was asked for; of several, also what they are compared with."""
-    place = Place(model=request.model, batch=request.stated_batch, machine=machine)
-    told = {text: own if isinstance(own, Refusal) else own.prediction for text, own in answers.items()}
-    if len(request.strategies) == 1 and not isinstance(told[request.strategies[0]], Refusal):
-        told = {text: told[text] for text in request.strategies}
-    return Predictions.of((place, text, own, "") for text, own in told.items())
-
-
 def page_sections(document: Predictions, chosen: Answer) -> list[Section]:
     """The content of a page for a colleague: the answers in `document`, and the timeline of the chosen one."""
     return [*predictions.sections(document), predictions.timeline_section(chosen.timeline, f"of {chosen.text}")]
@@ -248,7 +239,7 @@ def downloads(request: JobRequest, answers: Answers, chosen: Answer) -> list[Dow
     """The page, the table and the document of all answers, and the picture of the chosen one's timeline."""
     rows = partial(predictions.prediction_rows, [answer.prediction for answer in forecasts_of(answers)], chosen.measured_here)
     name = chosen.prediction.strategy
-    made = partial(document, request, answers, chosen.machine)
+    made = partial(jobs.document, request)
     return [
         one_page(lambda: page_sections(made(), chosen)),
         Download("Table (CSV)", "predictions.csv", "text/csv", lambda: csv(rows())),
