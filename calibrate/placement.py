@@ -80,12 +80,12 @@ class Placement:
             return Placement(device, devices, mode, link, memory_limit_gb, partition=partition)
         if devices not in (None, ranks.world):
             raise SchedcastError(
-                f"--devices {devices}: torchrun started {ranks.world} processes, one per device; leave it out, or start {devices} processes"
+                f"--devices {devices}: torchrun started {ranks.world} processes, one per device; drop it, or start {devices} processes"
             )
         if link != "alias":
-            raise SchedcastError(f"--link {link} joins the devices of one process; torchrun started {ranks.world}: leave it out")
+            raise SchedcastError(f"--link {link} joins the devices of one process; torchrun started {ranks.world}: drop it")
         if partition not in (None, 1):
-            raise SchedcastError(f"--partition {partition} splits the GPU of one process; torchrun started {ranks.world}: leave it out")
+            raise SchedcastError(f"--partition {partition} splits the GPU of one process; torchrun started {ranks.world}: drop it")
         return Placement(device, ranks.world, mode, link, memory_limit_gb, ranks)
 
 

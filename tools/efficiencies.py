@@ -111,7 +111,7 @@ def main() -> None:
     """Print the three tables."""
     latencies = shared_folder("op_latency")
     if latencies is None:
-        print("no public measurements beside the repository; set SCHEDCAST_SHARED")
+        print("no public measurements next to the repository; set SCHEDCAST_SHARED")
     else:
         folder, table = latencies.parent, efficiencies.table()["gpu"]
         sources = all_sources(folder)

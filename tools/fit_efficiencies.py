@@ -287,7 +287,7 @@ def main() -> None:
     latencies = shared_folder("op_latency")
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else latencies.parent if latencies else None
     if folder is None:
-        print("no public measurements beside the repository; name their folder or set SCHEDCAST_SHARED")
+        print("no public measurements next to the repository; name their folder or set SCHEDCAST_SHARED")
         return
     rows, _ = refit(folder, efficiencies.table()["gpu"])
     print(f'"cache_bytes_per_s_per_sm": {json.dumps(list(rows.cache_bytes_per_s_per_sm))},')

@@ -216,7 +216,7 @@ def main() -> None:
     """Print the numbers and the errors."""
     known = tables()
     if known is None:
-        print("no public measurements beside the repository; set SCHEDCAST_SHARED")
+        print("no public measurements next to the repository; set SCHEDCAST_SHARED")
         return
     together, left_out = known.fitted(), {name: known.fitted(name) for name in GPUS}
     errors = []

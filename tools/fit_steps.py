@@ -305,7 +305,7 @@ def main(arguments: Sequence[str]) -> None:
     """Print the fitted numbers and the scores."""
     folder = shared_folder("")
     if folder is None:
-        print("no public measurements beside the repository; set SCHEDCAST_SHARED")
+        print("no public measurements next to the repository; set SCHEDCAST_SHARED")
         return
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", action="store_true")

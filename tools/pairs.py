@@ -129,7 +129,7 @@ def main(arguments: Sequence[str]) -> None:
     """Print the tables."""
     folder = shared_folder("")
     if folder is None:
-        sys.exit("no public measurements beside the repository; set SCHEDCAST_SHARED")
+        sys.exit("no public measurements next to the repository; set SCHEDCAST_SHARED")
     rules = [each for each in arguments if not each.startswith("--")]
     made, document = records(folder, rules)
     if rules or "--rows" in arguments:

@@ -18,7 +18,7 @@ def main() -> None:
     """Write the page and the document."""
     folder = shared_folder("")
     if folder is None:
-        print("no public measurements beside the repository; set SCHEDCAST_SHARED")
+        print("no public measurements next to the repository; set SCHEDCAST_SHARED")
         return
     document = scored([folder], elsewhere=lambda row: "" if row.strategy == "pytorch" else ELSEWHERE).model_copy(update={"steps": ()})
     document.save(scoreboard_file())

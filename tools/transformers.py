@@ -48,7 +48,7 @@ schedcast predict --model llama3:8b --seq 8192 --batch 16 --machine 8xh100 --str
 products by tokens (`sp`), as Megatron-LM does; `cp=2` divides the tokens of each sequence; pipelines take `replicas` and `tp`.
 Devices that do the same are simulated once (`fold`). On CPUs, in processes and on simulated GPUs the same plan runs, with plain PyTorch's
 numbers to 1e-10, and so do PyTorch's own FSDP2 and tensor parallelism. Not modeled: precisions below 16 bits, and compiled
-kernels; such rows are left out. llm-foundry trains under autocast (`--precision amp`); torchtitan, DeepSpeed, Megatron-LM and nanotron
+kernels; such rows are skipped. llm-foundry trains under autocast (`--precision amp`); torchtitan, DeepSpeed, Megatron-LM and nanotron
 compute with bf16 copies of float32 parameters (`--precision mixed`). Megatron-LM and nanotron keep gradients from step to step.
 Megatron-LM's products add to them (`gradients=fused`); its stages have as many blocks each (`placement=even`); its attention is
 TransformerEngine's, which is cuDNN's (`--attention cudnn`), and exchanges divided tokens by all-to-all, where `cp` gathers keys and values.
@@ -79,7 +79,7 @@ hides the sums behind backward and gathers block by block, they were up to 61 % 
 MISSES = """## What is missed
 
 - nanotron without ZeRO-1 on 64 GPUs and more, with one to four sequences a GPU: 12 to 57 % too fast with the batch divided alone.
-  DistributedDataParallel sums its gradients beside backward, in buckets; by the time that is missing, this takes some 0.2 s on 128 and on
+  DistributedDataParallel sums its gradients during backward, in buckets; by the time that is missing, this takes some 0.2 s on 128 and on
   256 GPUs, five times as long as ZeRO-1's one sum of as many bytes, and why was not shown. Some of its nodes were sick, too.
 - nanotron's runs that divide layers or have stages agree on up to 32 GPUs, but for some that took 1.5 to 16 times as long as others of
   their size. On more GPUs most took 2 to 100 times as long as predicted, in no order that microbatches, degrees or messages explain: steps
@@ -105,7 +105,7 @@ buffers are in neither figure.
 """
 MISSED_MEMORY = """llm-foundry computes the cross-entropy by one fused kernel (`loss_fn` of its yamls), for which `lm:loss=fused` stands, as
 for Megatron-LM's; of llm-foundry's runs no figure of memory is published. Seven trainings of 30 billion parameters on eight GPUs ran and
-are said not to fit: what is allocated does, but too much is predicted to be reserved beside it. Megatron-LM's trainings are
+are said not to fit: what is allocated does, but too much is predicted to be reserved in addition. Megatron-LM's trainings are
 right within 5 %, but for 131,072 tokens: where `cp` gathers keys and values, Megatron-LM exchanges them. Before its optimizer was known to
 be one kernel, and gradients to be added without a copy in float32, what is reserved was predicted up to 12 % too high. nanotron's pipelines
 of 16 stages are up to 24 % too low. Selective checkpointing in PyTorch caches the result of a block's last product, which nothing reads (4
@@ -322,7 +322,7 @@ def main(arguments: Sequence[str]) -> None:
     """Print the steps, or the fit, and write the page."""
     folder = shared_folder("llm")
     if folder is None:
-        print("no public measurements beside the repository; set SCHEDCAST_SHARED")
+        print("no public measurements next to the repository; set SCHEDCAST_SHARED")
         return
     rows, left_out = read_folder(folder)
     if "--fit" in arguments:

@@ -42,7 +42,7 @@ class GpuGroupTestbed(GpuTestbed):
         Raises SchedcastError for graphs: a capture would have to contain every process's collectives.
         """
         if mode != "eager":
-            raise SchedcastError(f"--mode {mode}: several processes run eagerly; leave it out, or use one process")
+            raise SchedcastError(f"--mode {mode}: several processes run eagerly; drop it, or use one process")
         super().__init__(driver, mode, precision)
         self._channel, self._loops = channel, RankLoops()
 

@@ -106,7 +106,7 @@ def check_disjoint(driver: Driver, partitions: Sequence[Partition]) -> None:
             return
         overlap = _overlap(partitions, sms, "in a graph" if replayed else "eagerly")
         if overlap:
-            raise SchedcastError(f"{overlap}; leave --partition out")
+            raise SchedcastError(f"{overlap}; drop --partition")
 
 
 def check_events(driver: Driver, partitions: Sequence[Partition]) -> None:
@@ -121,7 +121,7 @@ def check_events(driver: Driver, partitions: Sequence[Partition]) -> None:
         driver.synchronize()
     except RuntimeError as error:
         raise SchedcastError(
-            f"the GPU's partitions cannot wait for each other's events ({first_line(error)}); update the driver, or leave --partition out"
+            f"the GPU's partitions cannot wait for each other's events ({first_line(error)}); update the driver, or drop --partition"
         ) from error
 
 

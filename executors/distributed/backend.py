@@ -241,7 +241,7 @@ def require_own_values(plan: Plan) -> None:
     """Raise SchedcastError if values pass the host's memory from one process to another."""
     if any(task.body.is_copy and task.body.ends and task.body.ends[1] == HOST for task in plan.tasks):
         raise SchedcastError(
-            f"{plan.strategy} with sends=staged is predicted only: here processes send to each other; leave it out", Code.DEVICES
+            f"{plan.strategy} with sends=staged is predicted only: here processes send to each other; drop it", Code.DEVICES
         )
 
 

@@ -86,7 +86,7 @@ def compile_collective(task: Task, binding: Binding) -> Callable[[Instance], Non
     body: Collective = task.body
     if body.operation == ALL_TO_ALL:
         raise SchedcastError(
-            f"{task.name}: as many tokens for each expert are assumed, so that no executor runs experts elsewhere; leave ep out",
+            f"{task.name}: as many tokens for each expert are assumed, so that no executor runs experts elsewhere; drop ep",
             Code.PLAN,
         )
     if body.listed:

@@ -111,9 +111,9 @@ def load_machine(
         entry = entry.model_copy(update={"host": host})
     machine = replace(preset(name, entry, devices or entry.count), receives=receives_of(link))
     if partitions > 1 and machine.receives != FREE:
-        raise SchedcastError(f"link is {link!r}: the partitions of one GPU share its memory and send nothing; leave it out")
+        raise SchedcastError(f"link is {link!r}: the partitions of one GPU share its memory and send nothing; drop it")
     if profile is not None and host != PYTORCH:
-        raise SchedcastError(f"--host {host}: the launches of {name} were measured with PyTorch; leave it out")
+        raise SchedcastError(f"--host {host}: the launches of {name} were measured with PyTorch; drop it")
     if profile is not None:
         machine = with_measured(machine, profile)
     return machine if partitions == 1 else split(machine, partitions, profile)

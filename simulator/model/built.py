@@ -196,12 +196,12 @@ def check_module(name: str, module: torch.nn.Module) -> None:
         place = f"layer {layer!r} of {name}" if layer else f"the model of {name}"
         if isinstance(child, torch.jit.ScriptModule):
             raise SchedcastError(
-                f"{place} is TorchScript, whose ops cannot be captured; expected the Python module; leave torch.jit.script and trace out",
+                f"{place} is TorchScript, whose ops cannot be captured; expected the Python module; remove torch.jit.script and trace",
                 Code.MODEL,
             )
         if hasattr(child, "_orig_mod") or getattr(child, "_compiled_call_impl", None) is not None:
             raise SchedcastError(
-                f"{place} is compiled by torch.compile, which is not modeled; expected a plain module; leave compile out", Code.MODEL
+                f"{place} is compiled by torch.compile, which is not modeled; expected a plain module; remove compile", Code.MODEL
             )
         if getattr(child, "sparse", False) is True:
             raise SchedcastError(f"{place} has sparse gradients, which are not modeled; make it with sparse=False", Code.MODEL)

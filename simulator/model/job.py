@@ -146,7 +146,7 @@ class Job:
         if self.lr is not None and not 0 <= self.lr < float("inf"):
             raise SchedcastError(f"--lr is {self.lr}; expected a finite number of at least 0")
         if self.rates and not self.rates[0][0] and self.lr is not None:
-            raise SchedcastError(f"--lr {self.lr:g} and --lr-schedule {self.lr_schedule} both give the first rate; leave out --lr")
+            raise SchedcastError(f"--lr {self.lr:g} and --lr-schedule {self.lr_schedule} both give the first rate; drop --lr")
 
     @property
     def microbatch(self) -> int:

@@ -96,7 +96,7 @@ class _Drafts:
         build, passes = self._passes()
         if build.graph.repeats:
             raise SchedcastError(
-                f"bppsa needs all activations at once, for its Jacobians (checkpointing: {build.graph.checkpoint}); leave out --checkpoint,"
+                f"bppsa needs all activations at once, for its Jacobians (checkpointing: {build.graph.checkpoint}); drop --checkpoint,"
                 " or use a model that does not checkpoint",
                 Code.MODEL,
             )
@@ -139,7 +139,7 @@ class _Drafts:
     def _scan(self, build: PlanBuilder, backward: list[Task]) -> RecurrentScan | LayerScan:
         if any(map(is_recurrent, backward)):
             if self._cut is not None:
-                raise SchedcastError("bppsa: devices share the layers of a chain, not the steps of a recurrent layer; leave out devices")
+                raise SchedcastError("bppsa: devices share the layers of a chain, not the steps of a recurrent layer; drop devices")
             return RecurrentScan(build, backward)
         level_is_fixed = self._options.scan != "hybrid" or self._options.level != "auto"
         return LayerScan(build, backward, self._options.jacobian, MOST_TERMS if level_is_fixed else FEW_TERMS, self._sender)

@@ -85,9 +85,7 @@ class Options:
     def __post_init__(self):
         """Raise SchedcastError if the bucket size is negative or infinite, or for updates that cannot keep gradients."""
         if self.gradients != "freed" and (self.update, self.streams) != ("baseline", "one"):
-            raise SchedcastError(
-                f"strategy {NAME}: gradients={self.gradients} goes with update=baseline and streams=one; leave the others out"
-            )
+            raise SchedcastError(f"strategy {NAME}: gradients={self.gradients} goes with update=baseline and streams=one; drop the others")
         if not 0 <= self.bucket < float("inf"):
             raise SchedcastError(f"strategy {NAME}: bucket is {self.bucket} MB; expected a number of at least 0")
 

@@ -82,14 +82,12 @@ class Options:
     def __post_init__(self):
         """Raise SchedcastError for numbers that are too small, and for stages that cannot retain gradients."""
         if self.gradients != "freed" and self.shard not in ("0", "1"):
-            raise SchedcastError(
-                f"strategy {NAME}: gradients={self.gradients} goes with shard=0 or 1, and shard is {self.shard}; leave it out"
-            )
+            raise SchedcastError(f"strategy {NAME}: gradients={self.gradients} goes with shard=0 or 1, and shard is {self.shard}; drop it")
         for name, least in (("hybrid", 0), ("prefetch", 0), ("tp", 1), ("cp", 1), ("ep", 1)):
             if getattr(self, name) < least:
                 raise SchedcastError(f"strategy {NAME}: {name} is {getattr(self, name)}; expected a number of at least {least}")
         if self.ep > 1 and self.tp * self.cp > 1:
-            raise SchedcastError(f"strategy {NAME}: ep={self.ep} goes with tp=1 and cp=1; leave one of them out")
+            raise SchedcastError(f"strategy {NAME}: ep={self.ep} goes with tp=1 and cp=1; drop one of them")
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:

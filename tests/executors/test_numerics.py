@@ -337,7 +337,7 @@ def test_a_rate_holds_until_the_next():
         ({"lr_schedule": "0:nan"}, "'0:nan' is not"),
         ({"lr_schedule": "-3:0.1"}, "'-3:0.1' is not"),
         ({"lr_schedule": "0:0.1,300:0.01,300:0.001"}, "iteration 300 does not come after 300"),
-        ({"lr_schedule": "0:0.1", "lr": 0.2}, "leave out --lr"),
+        ({"lr_schedule": "0:0.1", "lr": 0.2}, "drop --lr"),
     ],
 )
 def test_an_unusable_schedule_is_refused(fields, message):

@@ -108,7 +108,7 @@ def check_points(axes: Sequence[Axis]) -> None:
     """Raise SchedcastError if a sweep has too many points."""
     count = math.prod(len(axis.values) for axis in axes)
     if count > MOST_POINTS:
-        raise SchedcastError(f"the sweep has {count} points; the app predicts at most {MOST_POINTS}; leave out some values")
+        raise SchedcastError(f"the sweep has {count} points; the app predicts at most {MOST_POINTS}; try fewer values")
 
 
 def at_point(request: JobRequest, changed: Sequence[Parameter], at: tuple[float, ...]) -> JobRequest:

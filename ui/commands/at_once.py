@@ -44,7 +44,7 @@ def measured_at_once(answers: Sequence[Answers], request: JobRequest, wanted: bo
         return False
     if why := _why_not(answers[0], request):
         if wanted:
-            raise SchedcastError(f"--calibrate measures this machine's CPU, and {why}; leave out --calibrate")
+            raise SchedcastError(f"--calibrate measures this machine's CPU, and {why}; drop --calibrate")
         return False
     known: Known = {own.job: {text: f for text, f in own.known.items() if f.fits} for own in answers}
     if wanted is None:

@@ -33,7 +33,7 @@ def of_paper(
     if paper != deepa.PAPER.name:
         raise SchedcastError(f"one layer's costs are those of the deepa paper: schedcast reproduce deepa --layer {layer or 'fc6'}")
     if layer is None or left:
-        problem = f"{left[0]} is of the whole paper; leave it out" if left else "a job or a configuration was given but no layer"
+        problem = f"{left[0]} is of the whole paper; drop it" if left else "a job or a configuration was given but no layer"
         raise SchedcastError(f"{problem}, as in schedcast reproduce deepa --layer {layer or 'fc6'} --config n=16")
     if not request.model:
         model, batch = deepa.LAYER_JOB
@@ -44,7 +44,7 @@ def of_paper(
 def deepa_cost(request: JobRequest, *, layer: str, configs: Sequence[str], input_config: str | None, as_json: bool) -> None:
     """Print the costs of a layer in each configuration."""
     if request.settings:
-        raise SchedcastError(f"--set {request.settings[0]}: no strategy is planned here; leave it out")
+        raise SchedcastError(f"--set {request.settings[0]}: no strategy is planned here; drop it")
     configurations = [Configuration.parse(text) for text in configs]
     given = Configuration.parse(input_config) if input_config is not None else None
     job = request.job()

@@ -54,9 +54,9 @@ def judgments(path: Path, opened: Table | None = None) -> list[Judgment]:
     if refused and not made:
         raise refused[0]
     for refusal in refused[:_MOST_NAMED]:
-        log.warning("%s; the row is left out", refusal)
+        log.warning("%s; the row is skipped", refusal)
     if len(refused) > _MOST_NAMED:
-        log.warning("%s: %d more rows are left out", path, len(refused) - _MOST_NAMED)
+        log.warning("%s: %d more rows are skipped", path, len(refused) - _MOST_NAMED)
     return [widened(each, accuracy_of(each.rule)) if each.alike else each for each in made]
 
 

@@ -51,7 +51,7 @@ def search_plans(
     setup = Setup(job, target, request.shared)
     names = shared_jobs.tried(request, setup)
     if verify is not None and any(split(name)[1] for name in names):
-        raise SchedcastError("--verify runs one job, and --try varies it; leave out one of the two")
+        raise SchedcastError("--verify runs one job, and --try varies it; drop one of the two")
     if verify is not None and verify > len(names):
         raise SchedcastError(f"--verify {verify}: there are {len(names)} candidates; choose at most that many, such as 3")
     shared_jobs.caution([target], request)
@@ -72,11 +72,11 @@ def _check_here(model: CostModel, request: JobRequest) -> None:
     """Raise SchedcastError if the predictions are not about this machine, on which --verify runs plans."""
     name, profile = model.machine.name, request.profile
     if scale := request.placement().scale.text:
-        raise SchedcastError(f"--verify runs plans on this machine as it is; leave out --scale {scale}")
+        raise SchedcastError(f"--verify runs plans on this machine as it is; drop --scale {scale}")
     if profile is None and name not in (THIS_CPU, THIS_GPU):
-        raise SchedcastError(f"--verify runs plans on this machine, and --machine {name} is another; leave out --verify or --machine")
+        raise SchedcastError(f"--verify runs plans on this machine, and --machine {name} is another; drop --verify or --machine")
     if profile is not None and not shared_jobs.measured_here(model):
-        raise SchedcastError(f"--verify runs plans on this machine, and profile {profile} is of another; leave out --verify or --profile")
+        raise SchedcastError(f"--verify runs plans on this machine, and profile {profile} is of another; drop --verify or --profile")
     if (name == THIS_CPU) != (request.device == "cpu"):
         raise SchedcastError(f"--verify runs plans on --device {request.device}, and the predictions are for {name}; add --device cuda")
 

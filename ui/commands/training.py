@@ -63,7 +63,7 @@ class Goals:
         if self.target is not None and not 0 < self.target <= 1:
             raise SchedcastError(f"--target is {self.target}; expected a share of the samples above 0 and at most 1, such as 0.9")
         if self.target is not None and self.eval_every == 0:
-            raise SchedcastError(f"--target {self.target} needs evaluations, and --eval-every 0 asks for none; leave one of them out")
+            raise SchedcastError(f"--target {self.target} needs evaluations, and --eval-every 0 asks for none; drop one of them")
 
     def evaluate_every(self, job: Job, steps: int) -> int:
         """Iterations between two evaluations; 0: none. Raises SchedcastError if accuracy is asked for and `job` has none."""

@@ -188,7 +188,7 @@ def about_words(paper: Paper) -> list[str]:
 
 
 #: What precedes the papers in `markdown`.
-_BEGIN = """# Papers: published beside predicted
+_BEGIN = """# Papers: published and predicted
 
 ```console
 schedcast reproduce                          # lists the papers
@@ -197,7 +197,7 @@ schedcast reproduce fusion --measure         # also runs what this machine can r
 ```
 
 Reproductions predict the card that the paper used, from the model alone: no calibration and no GPU. A claim is judged by the predictions.
-Where it does not hold, the cause is an experiment of the simulator or of this machine, whose figures stand beside it. The trainings of
+Where it does not hold, the cause is an experiment of the simulator or of this machine, whose figures stand next to it. The trainings of
 `reproduce pipeline --measure` take half an hour; after an interruption, the next run makes those that are left. This page is generated:
 `make papers` predicts all papers again and writes it.
 """

@@ -110,7 +110,7 @@ Written by `python -m tools.scoreboard`. The same for tables of your own steps: 
 
 Training steps that others published, and what presets predict for them without any calibration. A table of hundreds of models is sampled.
 *Error* is predicted over measured, less 1: the median of its size, the worst, and the median with its sign (*bias*). Some costs of presets
-are fitted on some of these steps; the scores of GPUs and models that were left out of the fits are in [accuracy.md](accuracy.md)."""
+are fitted on some of these steps; the scores of GPUs and models that were excluded from the fits are in [accuracy.md](accuracy.md)."""
 _CORRECTIONS = """## What a GPU's own rows would correct
 
 One factor for each GPU and precision, the median of measured over predicted, where steps of four models or more are known. It is judged on

@@ -152,7 +152,7 @@ def _host_calls(context: Context) -> str:
         with driver.capture(lane) as graph:
             driver.call_host(_HOLD_S)
     except (SchedcastError, RuntimeError) as error:
-        context.fault(SUBSTITUTE, f"leave turbodl:update=callback out: {error}")
+        context.fault(SUBSTITUTE, f"drop turbodl:update=callback: {error}")
         return ""
     driver.use(lane)
     held_s, waited_s = [], []

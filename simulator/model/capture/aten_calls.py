@@ -41,7 +41,7 @@ def _functional(func) -> Any:
     overloads = (getattr(packet, name) for name in packet.overloads())
     functional = next((each for each in overloads if not targets(each) and _signature(each) == wanted), None)
     if functional is None:
-        raise SchedcastError(f"{func} has no form without out=; expected an op that returns its result; leave out= away")
+        raise SchedcastError(f"{func} has no form without out=; expected an op that returns its result; remove out=")
     return functional
 
 

@@ -259,7 +259,7 @@ class Recorder(TorchDispatchMode):
             return
         if any(isinstance(item, torch.Generator) for item in tree_leaves((args, kwargs))):
             raise SchedcastError(
-                f"{func} in layer {self.layer!r} draws from a generator of the model's own; expected the default one; leave generator= out",
+                f"{func} in layer {self.layer!r} draws from a generator of the model's own; expected the default one; remove generator=",
                 Code.MODEL,
             )
         mutated = _mutated(func, args, kwargs)

@@ -32,7 +32,7 @@ class Experts:
         self._orders: dict[Operand, tuple[Operand, Operand, Operand]] = {}
         parameters, what = parameters_of_experts(graph), f"expert parallelism (ep={local.degree})"
         if not parameters:
-            raise SchedcastError(f"{what} divides experts, and the model has none; leave ep out", Code.MODEL)
+            raise SchedcastError(f"{what} divides experts, and the model has none; drop ep", Code.MODEL)
         for parameter in parameters:
             count = graph.values[parameter].shape[0]
             if count % local.degree:

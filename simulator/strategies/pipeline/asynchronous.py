@@ -51,11 +51,11 @@ def asynchronous(
     """
     refuse_clipping(job, name)
     if job.accumulate > 1 or options.microbatches > 1:
-        raise SchedcastError(f"{name} updates after each mini-batch: leave out --accumulate and microbatches, or use pipedream-2bw")
+        raise SchedcastError(f"{name} updates after each mini-batch: drop --accumulate and microbatches, or use pipedream-2bw")
     if job.checkpoint != choice.NONE and weights != STASHED:
         raise SchedcastError(
             f"{name}: a backward that repeats its forward would repeat it with other weights (--checkpoint {job.checkpoint}); use"
-            " backward_weights=stashed, or leave out --checkpoint",
+            " backward_weights=stashed, or drop --checkpoint",
             Code.MODEL,
         )
     with gc_paused():

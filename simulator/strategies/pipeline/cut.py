@@ -140,7 +140,7 @@ def _without_crossing(graph: TrainingGraph, stage_of: Sequence[int]) -> Training
         if any(crosses(index, operand) for operand in op.mutates):
             raise SchedcastError(
                 f"the stages cannot be cut before layer {op.layer!r}: it changes in place what another stage repeats; cut elsewhere, or"
-                " leave out --checkpoint",
+                " drop --checkpoint",
                 Code.MODEL,
             )
 

@@ -102,15 +102,13 @@ class DrainingOptions(StageOptions):
             if count < 1:
                 raise SchedcastError(f"{name} is {count}; expected at least 1")
         if self.tp > 1 and self.update != "baseline":
-            raise SchedcastError(f"tp={self.tp} goes with update=baseline, and update is {self.update}; leave one of them out")
+            raise SchedcastError(f"tp={self.tp} goes with update=baseline, and update is {self.update}; drop one of them")
         if self.shard != "0" and self.replicas == 1:
             raise SchedcastError(f"shard={self.shard} needs replicas to shard over, replicas is 1; give replicas=2 or more")
         if self.shard != "0" and self.update != "baseline":
             raise SchedcastError(f"shard={self.shard} updates after a stage's last backward; use update=baseline")
         if self.gradients != "freed" and self.update != "baseline":
-            raise SchedcastError(
-                f"gradients={self.gradients} goes with update=baseline, and update is {self.update}; leave one of them out"
-            )
+            raise SchedcastError(f"gradients={self.gradients} goes with update=baseline, and update is {self.update}; drop one of them")
 
 
 @dataclass(frozen=True)
@@ -276,7 +274,7 @@ def cut_graph_of(graph: TrainingGraph, cuts: Sequence[int], stages: int, even: b
     chain = units(graph)
     own_s = begun(graph, chain) if even else seconds()
     if even and sum(own_s) < stages:
-        raise SchedcastError(f"placement={EVEN} cannot give each of {stages} stages one of {sum(own_s)} blocks; leave it out", Code.MODEL)
+        raise SchedcastError(f"placement={EVEN} cannot give each of {stages} stages one of {sum(own_s)} blocks; drop it", Code.MODEL)
     joints = [0, *between_blocks(graph, chain), len(chain)]
     if len(joints) <= stages:
         return Cut(graph, balanced(own_s, stages))
@@ -306,7 +304,7 @@ def op_seconds(job: Job, machine: Machine, costs: PlanCosts | None, graph: Train
 def refuse_clipping(job: Job, name: str) -> None:
     """Raise SchedcastError if the job needs the gradients of all stages before an update."""
     if job.needs_all_gradients:
-        without = "leave out --clip-norm" if job.clip_norm is not None else "use --precision amp"
+        without = "drop --clip-norm" if job.clip_norm is not None else "use --precision amp"
         raise SchedcastError(
             f"{name} cannot {job.needs_all_gradients}: that takes the gradients of all stages; use baseline, or {without}", Code.MODEL
         )
@@ -356,7 +354,7 @@ def scheduled_by_file(name: str, job: Job, machine: Machine, costs: PlanCosts | 
         ("--accumulate", job.accumulate if job.accumulate > 1 else 0, schedule.microbatches),
     ):
         if wanted not in (0, count):
-            raise SchedcastError(f"{option} is {wanted}, but schedule {options.schedule} has {count}; leave out {option}")
+            raise SchedcastError(f"{option} is {wanted}, but schedule {options.schedule} has {count}; drop {option}")
     devices = devices_of(machine, len(schedule.ranks), name, options)
     with named(name):
         cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.microbatches)

@@ -51,7 +51,7 @@ FAULTS = {
     "events": [(lambda: Twice(facts=SMALL), "1 became 7")],
     "captures": [(lambda: BrokenByCaptures(facts=SMALL), "must leave the GPU usable: RuntimeError: operation not permitted")],
     "host-calls": [
-        (lambda: FirstGpu(facts=SMALL, callbacks=False), "leave turbodl:update=callback out"),
+        (lambda: FirstGpu(facts=SMALL, callbacks=False), "drop turbodl:update=callback"),
         (lambda: FirstGpu(facts=SMALL, times=Times(call_s=0.5)), "the issuing thread must not wait"),
     ],
     "updates": [

@@ -303,7 +303,7 @@ def test_a_host_is_a_choice():
     assert load_machine("p100") == load_machine("p100", host="pytorch")
     with pytest.raises(UnknownNameError, match="host 'caff'"):
         load_machine("p100", host="caff")
-    with refuses(Code.REQUEST, "the launches of p100 were measured with PyTorch; leave it out"):
+    with refuses(Code.REQUEST, "the launches of p100 were measured with PyTorch; drop it"):
         load_machine("p100", Profile(identity=Identity(kind="gpu")), host="caffe")
 
 

@@ -139,10 +139,10 @@ def test_what_it_cannot_do_is_refused():
         planned("fsdp:ep=2,tp=2", Job(MODEL, 8, 8), gpus(4))
     with refuses(Code.MODEL, r"\(ep=8\) does not divide the 4 experts of blocks.1.feed_forward.gate_up; choose a divisor"):
         planned("fsdp:ep=8", Job(MODEL, 8, 8), gpus(8))
-    with refuses(Code.MODEL, "the model has none; leave ep out"):
+    with refuses(Code.MODEL, "the model has none; drop ep"):
         planned("fsdp:ep=2", Job(MODEL.partition(",experts")[0], 4, 8), gpus(2))
     with refuses(Code.MODEL, "has only how many each gets"):
         planned("fsdp:ep=2", Job(f"{real_models.__file__}:mixtral", 4), gpus(2))
     machine, job = core_groups(2), Job(MODEL, 4, 8)
-    with refuses(Code.PLAN, "no executor runs experts elsewhere; leave ep out"):
+    with refuses(Code.PLAN, "no executor runs experts elsewhere; drop ep"):
         Trainer(planned("fsdp:ep=2", job, machine), job, job.build(), CpuBackend(machine, cores=[0] * 2))

@@ -81,8 +81,8 @@ def test_the_other_rows_are_judged(own, caplog):
     )
     assert made.rule == "amp"
     assert [record.getMessage().partition(", ")[2] for record in caplog.records] == [
-        "line 3: before is 'x'; expected a number above 0; the row is left out",
-        "line 4: it cannot be read: field larger than field limit (131072); the row is left out",
+        "line 3: before is 'x'; expected a number above 0; the row is skipped",
+        "line 4: it cannot be read: field larger than field limit (131072); the row is skipped",
     ]
 
 

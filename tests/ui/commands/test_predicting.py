@@ -261,7 +261,7 @@ def test_the_table_for_people(schedcast):
         (("--config", "n=32"), ("cannot be divided into n=32", "for at most 16 workers")),
         (("--config", "images=2"), ("'images=2' in 'images=2' is no degree of parallelism; give them as in n=4,h=2",)),
         (("--config", "n=2", "--input-config", "n=5"), ("layer classifier.0 (512 x 9216) cannot be divided into n=5",)),
-        (("--config", "n=2", "--model", "alexnet", "--set", "overlap=on"), ("--set overlap=on", "leave it out")),
+        (("--config", "n=2", "--model", "alexnet", "--set", "overlap=on"), ("--set overlap=on", "drop it")),
         (("--config", "n=2", "--layer", "fc9"), ("--layer is given 2 times",)),
     ],
 )

@@ -259,7 +259,7 @@ def test_a_second_trace_adds_to_the_profile(schedcast, job_trace, tmp_path):
     ("model", "batch", "arguments", "words"),
     [
         ("lenet5", 4, (), "say where to write it with -o FILE"),
-        ("lenet5", 4, ("-o", "p.json", "--strategy", "baseline"), "leave out --strategy"),
+        ("lenet5", 4, ("-o", "p.json", "--strategy", "baseline"), "drop --strategy"),
         ("lenet5", 8, ("-o", "p.json"), "another batch or image size than --batch 8"),
         ("alexnet_cifar", 4, ("-o", "p.json"), "is not a training step of alexnet_cifar"),
     ],

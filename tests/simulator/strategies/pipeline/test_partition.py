@@ -87,7 +87,7 @@ def test_an_even_placement_gives_each_stage_as_many_blocks():
     chain = units(graph)
     (cut,) = cut_graph_of(graph, (), 2, True, list).placement
     assert chain[cut].layer == "blocks.2.attention.query"
-    with pytest.raises(SchedcastError, match="placement=even cannot give each of 5 stages one of 4 blocks; leave it out"):
+    with pytest.raises(SchedcastError, match="placement=even cannot give each of 5 stages one of 4 blocks; drop it"):
         cut_graph_of(graph, (), 5, True, list)
 
 
