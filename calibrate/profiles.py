@@ -16,7 +16,7 @@ from simulator.predict.target import Target, dense_precision, preset_target
 from traces.documents.profile import Identity, Profile, slug
 from traces.documents.profile_files import default_folder, default_path, list_profiles
 from traces.errors import SchedcastError
-from traces.files import found
+from traces.files import kind_at
 
 
 def open_profile(path: Path | None, create: bool = False, identity: Identity | None = None) -> tuple[Profile, Path]:
@@ -27,7 +27,7 @@ def open_profile(path: Path | None, create: bool = False, identity: Identity | N
     """
     identity = identity or cpu_identity()
     place = default_path(identity.name) if path is None else path
-    if create and not found(place):
+    if create and not kind_at(place):
         return Profile(identity=identity), place
     return Profile.load(place), place
 

@@ -67,7 +67,7 @@ def write_atomic(path: Path | str, content: bytes | str) -> Path:
     return Path(path)
 
 
-def found(path: Path | str) -> Literal["", "file", "folder", "special"]:
+def kind_at(path: Path | str) -> Literal["", "file", "folder", "special"]:
     """What is at a path that a user named; empty if nothing is, or if no file can have this name, of which the methods of Path raise.
 
     `special`: a device or a pipe.
@@ -83,7 +83,7 @@ def is_special(path: Path | str) -> bool:
     """Whether `path` is a device, a pipe or an open file (/dev/stdout), which is written in place and never replaced."""
     absolute = os.path.abspath(path)
     opened = absolute.startswith(("/proc/", "/dev/fd/")) or absolute in ("/dev/stdout", "/dev/stderr")  # maybe a regular file
-    return found(path) in (("file", "special") if opened else ("special",))
+    return kind_at(path) in (("file", "special") if opened else ("special",))
 
 
 def _append(path: Path | str, data: bytes) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traces.errors import SchedcastError, UnusableFileError
-from traces.files import check_writable, found, is_special, read_json, write_atomic
+from traces.files import check_writable, is_special, kind_at, read_json, write_atomic
 
 
 def archive_path(folder: Path) -> Path:
@@ -108,6 +108,6 @@ def check_outputs(outputs: Mapping[str, Output], inputs: Iterable[tuple[str, Pat
 
 def _same(one: Path, other: Path) -> bool:
     """Whether two names mean one file, whether or not it exists."""
-    if found(one) and found(other):
+    if kind_at(one) and kind_at(other):
         return os.path.samefile(one, other)
     return os.path.realpath(one) == os.path.realpath(other)

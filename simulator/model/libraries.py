@@ -17,7 +17,7 @@ from typing import Any
 from simulator.model.factory import Factory
 from simulator.model.user_code import brief
 from traces.errors import Code, SchedcastError, UnknownNameError
-from traces.files import found, read_text
+from traces.files import kind_at, read_text
 from traces.process import interrupts_delayed, spec_of
 
 #: What follows `hf:`, in words.
@@ -173,7 +173,7 @@ def _nothing_fetched(fault: str) -> Iterator[None]:
 def config_file(name: str) -> Path | None:
     """The config.json that `hf:NAME` names, as a file or by its folder; None for the name of a model."""
     path = Path(name)
-    return path / "config.json" if found(name) == "folder" else path if path.suffix == ".json" else None
+    return path / "config.json" if kind_at(name) == "folder" else path if path.suffix == ".json" else None
 
 
 def _class_and_config(transformers: Any, name: str) -> tuple[Any, Any]:

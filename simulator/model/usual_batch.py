@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 from traces.errors import UnusableFileError
-from traces.files import found, read_bytes
+from traces.files import kind_at, read_bytes
 
 
 def usual_batch(spec: str, devices: int = 1) -> int:
@@ -33,7 +33,7 @@ def source_file(spec: str) -> Path | None:
         return Path(source)
     module = Path(*source.split(".")) if source else None
     candidates = (module.with_suffix(".py"), module / "__init__.py") if module is not None else ()
-    return next((file for file in candidates if found(file) == "file"), None)
+    return next((file for file in candidates if kind_at(file) == "file"), None)
 
 
 def _default(file: Path | None, name: str) -> int | None:

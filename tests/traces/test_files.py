@@ -14,7 +14,7 @@ from traces.errors import Code, SchedcastError, UnusableFileError
 from traces.files import (
     MOST_ROWS,
     check_writable,
-    found,
+    kind_at,
     read_document,
     read_json,
     read_table,
@@ -134,7 +134,7 @@ def test_names_that_no_file_can_have(tmp_path, name, message):
 def test_what_is_at_a_path_that_a_user_named(tmp_path):
     file = write_atomic(tmp_path / "a.json", "{}")
     named = (file, tmp_path, "/dev/null", tmp_path / "none", "a NUL: \0", "x" * 300)
-    assert [found(path) for path in named] == ["file", "folder", "special", "", "", ""]
+    assert [kind_at(path) for path in named] == ["file", "folder", "special", "", "", ""]
 
 
 def test_documents_are_read_that_have_the_projects_former_name(tmp_path):

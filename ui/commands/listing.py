@@ -175,12 +175,12 @@ def profiles(as_json: bool, name: str | None = None) -> None:
     """
     from traces.documents.profile import Profile
     from traces.documents.profile_files import default_folder, list_profiles
-    from traces.files import found
+    from traces.files import kind_at
 
     if name is not None:
         stored = {path.name: path for path in list_profiles()}
         path = stored.get(name) or stored.get(f"{name}.json") or Path(name)
-        if found(path) != "file":
+        if kind_at(path) != "file":
             raise UnknownNameError("profile", name, list(stored), "`schedcast profiles` lists them; a file may be named too")
         _profile(path, Profile.load(path), as_json)
         return

@@ -31,7 +31,7 @@ from traces.documents.comparison import PYTORCH, Validation
 from traces.documents.measured_step import steps_of
 from traces.documents.profile import Profile
 from traces.errors import SchedcastError
-from traces.files import check_writable, found
+from traces.files import check_writable, kind_at
 from traces.outputs import OutputFolder, check_outputs
 from traces.units import duration, error, percent, rough_time
 from ui.commands import schedules
@@ -91,7 +91,7 @@ def calibrate_from_trace(request: JobRequest, trace: Path, output: Path | None, 
     if output is None:
         raise SchedcastError("--from-trace makes a profile of the GPU in the trace; say where to write it with -o FILE")
     check_outputs({"--output": output}, [("--model", source_file(request.model)), ("--from-trace", trace)])
-    known = Profile.load(output) if found(output) else None
+    known = Profile.load(output) if kind_at(output) else None
     check_writable(output)
     traced = profile_from_trace(trace, request.job())
     if known is not None and (differences := known.matches(traced.profile.identity)):

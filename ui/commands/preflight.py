@@ -20,7 +20,7 @@ from simulator.model.job import Job
 from traces.documents.gpu_report import README, REPORT, GpuReport, PartRecord
 from traces.documents.profile import slug
 from traces.errors import SchedcastError
-from traces.files import found, write_atomic
+from traces.files import kind_at, write_atomic
 from traces.outputs import OutputFolder, archive_path, check_outputs, write_archive
 from traces.units import read_integer
 from ui.commands.output import GPU_FIRST, GPU_REPORT, print_document
@@ -88,7 +88,7 @@ def _opener(device: str, minutes: float) -> str:
 
 
 def _check_outputs(folder: Path, archive: Path | None) -> None:
-    kind = GPU_REPORT if found(folder / REPORT) or not GPU_FIRST.written(folder) else GPU_FIRST
+    kind = GPU_REPORT if kind_at(folder / REPORT) or not GPU_FIRST.written(folder) else GPU_FIRST
     check_outputs({"--out": OutputFolder(folder, kind), "--archive": archive})
 
 

@@ -14,7 +14,7 @@ from traces.documents.comparison import ValidationResult
 from traces.documents.replay_result import Diff, ReplayResult
 from traces.documents.timeline import SCHEMA, Timeline
 from traces.errors import SchedcastError, UnknownNameError
-from traces.files import found, starts_with_schema
+from traces.files import kind_at, starts_with_schema
 from traces.formats.perfetto import export
 from traces.outputs import OutputFolder, check_outputs
 from ui.commands.output import DIFF, print_then_write
@@ -84,7 +84,7 @@ STAGES = 5
 def _files(a: str, b: str, progress: Callable[[str], None]) -> tuple[Diff, Mapping[str, Timeline], tuple[Timeline, ...]]:
     """Compare two traces, or two timelines. Returns the difference, both runs, and one step of each."""
     for name in (a, b):
-        if found(name) == "folder":
+        if kind_at(name) == "folder":
             raise SchedcastError(
                 f"{name} is a folder; expected two traces or two timelines, or one report folder alone: schedcast diff {name}"
             )
@@ -122,12 +122,12 @@ def _validated(name: str) -> tuple[Diff, Mapping[str, Timeline], tuple[Timeline,
 
 def _place(name: str) -> tuple[str, str | None]:
     """Divide FOLDER:STRATEGY at the first colon before which a file or a folder has this name."""
-    if not found(name):
+    if not kind_at(name):
         colons = [at for at, character in enumerate(name) if character == ":"]
         for at in colons:
-            if found(name[:at]):
+            if kind_at(name[:at]):
                 return name[:at], name[at + 1 :]
-    elif found(name) == "file" and not starts_with_schema(name, "schedcast.validation/"):
+    elif kind_at(name) == "file" and not starts_with_schema(name, "schedcast.validation/"):
         raise SchedcastError(f"diff compares two: {name} and what? expected a second trace or timeline, or a report folder alone")
     return name, None
 

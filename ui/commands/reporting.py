@@ -13,7 +13,7 @@ from traces.documents.search_result import SearchResult
 from traces.documents.timeline import Timeline
 from traces.documents.training import TrainingRun
 from traces.errors import UnusableFileError
-from traces.files import found, starts_with_schema, write_atomic
+from traces.files import kind_at, starts_with_schema, write_atomic
 from traces.outputs import check_outputs
 from ui.commands.output import DIFF, REPRODUCTION, TRAINING, print_then_write
 from ui.present import diffs, predictions, replays, reproductions, searches, trainings, validations
@@ -44,9 +44,9 @@ DOCUMENTS: Mapping[str, tuple[str, Callable[[Path], list[Section]]]] = MappingPr
 def sections_of(path: Path | str) -> list[Section]:
     """The sections of a folder or a file. Raises UnusableFileError for one that no command wrote, or that is damaged."""
     path = Path(path)
-    if not found(path):
+    if not kind_at(path):
         raise UnusableFileError(f"no result at {str(path)!r}; check the name")
-    if found(path) == "folder":
+    if kind_at(path) == "folder":
         return _folder_sections(path)
     for schema, (_, read) in DOCUMENTS.items():
         if starts_with_schema(path, f"{schema}/"):
@@ -59,10 +59,10 @@ def sections_of(path: Path | str) -> list[Section]:
 
 
 def _folder_sections(folder: Path) -> list[Section]:
-    if found(folder / DIFF.document):
+    if kind_at(folder / DIFF.document):
         return [diffs.read(folder)]
     for kind in (TRAINING, REPRODUCTION):
-        if found(folder / kind.document):
+        if kind_at(folder / kind.document):
             _, read = DOCUMENTS[kind.schema]
             return read(folder / kind.document)
     return _validation_sections(folder)
@@ -73,7 +73,7 @@ SCHEMA = "schedcast.page/1"
 
 def report(places: Sequence[Path], out: Path, title: str, as_json: bool) -> None:
     """Write one page about everything in `places`, in their order, and say what is in it."""
-    check_outputs({"--out": out}, [("PLACE", place) for place in places if found(place) != "folder"])
+    check_outputs({"--out": out}, [("PLACE", place) for place in places if kind_at(place) != "folder"])
     sections = [section for place in places for section in sections_of(place)]
     content = page(title, sections)
     entries = [{"title": section.title, "summary": section.summary} for section in sections]

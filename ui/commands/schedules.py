@@ -18,7 +18,7 @@ from simulator.strategies.pipeline.grid_csv import schedule_of
 from simulator.strategies.pipeline.schedule import Schedule
 from simulator.strategies.registry import SCHEDULE
 from traces.errors import SchedcastError
-from traces.files import found, write_atomic
+from traces.files import kind_at, write_atomic
 from traces.units import counted
 from ui.request import JobRequest
 
@@ -89,7 +89,7 @@ def opened(path: Path | None, texts: Sequence[str], shared: Mapping[str, str]) -
     if path is None:
         return ScheduleFile(None, texts, shared)
     able = [text for text in texts if _orders_actions(text, shared)]
-    if found(path) and (order_csv.names_tasks(path) or (not able and len(texts) == 1)):
+    if kind_at(path) and (order_csv.names_tasks(path) or (not able and len(texts) == 1)):
         return _tasks_in(path, texts, shared)
     (asked,) = able if len(able) == 1 else texts if len(texts) == 1 else [None]
     if asked is None:
@@ -98,7 +98,7 @@ def opened(path: Path | None, texts: Sequence[str], shared: Mapping[str, str]) -
         raise SchedcastError(f"--schedule {path} needs one --strategy, or one of those that order a pipeline's actions ({known}): {given}")
     if _named_in(asked, shared):
         raise _twice(path, asked)
-    if not found(path):
+    if not kind_at(path):
         return ScheduleFile(path, texts, shared, asked, asked)
     return ScheduleFile(path, texts, {**shared, SCHEDULE: str(path)}, asked, asked, grid_csv.read(path))
 

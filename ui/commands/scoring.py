@@ -15,7 +15,7 @@ from simulator.predict.target import Target
 from traces.documents.profile import Profile, slug
 from traces.documents.scoreboard import Scoreboard, ScoredStep
 from traces.errors import Code, SchedcastError
-from traces.files import Table, found, read_table
+from traces.files import Table, kind_at, read_table
 from traces.outputs import check_outputs, is_special
 from ui.commands import listing
 from ui.commands.output import print_then_write
@@ -37,7 +37,7 @@ def judge(
     check_outputs({"--out": out}, [("TABLE", table) for table in tables])
     if special := [table for table in tables if is_special(table)]:
         raise SchedcastError(f"{special[0]} is a device or a pipe; expected a file or a folder of tables")
-    opened = {table: read_table(table, "table") for table in tables if found(table) != "folder"}
+    opened = {table: read_table(table, "table") for table in tables if kind_at(table) != "folder"}
     pairs = [table for table, own in opened.items() if is_table(own.columns)]
     if tables and not pairs:
         score(tables, profile=profile, sample=sample, processes=processes, out=out, as_json=as_json, opened=opened)
@@ -117,7 +117,7 @@ def scored(
 
 def _rows(table: Path, opened: Table | None) -> tuple[list[Row], list[LeftOut]]:
     """The rows of a table or of a folder of tables, and the skipped ones. Raises SchedcastError if there are none."""
-    if found(table) != "file":
+    if kind_at(table) != "file":
         return read_folder(table)
     rows, left_out = read(table, table.name, opened)
     if not rows and not left_out:

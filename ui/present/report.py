@@ -27,7 +27,7 @@ from pydantic import BaseModel, ValidationError
 from traces.documents.comparison import Comparison, Validation
 from traces.documents.timeline import Timeline
 from traces.errors import SchedcastError, UnusableFileError
-from traces.files import first_fault, found, read_document, write_json
+from traces.files import first_fault, kind_at, read_document, write_json
 from traces.formats.perfetto import export
 from ui.present import validations
 from ui.present.labels import model_name, row_labels
@@ -188,9 +188,9 @@ def read_report(path: Path | str) -> Report:
     Raises UnusableFileError for anything else.
     """
     path = Path(path)
-    if not found(path / "report.json") and found(path / "validation.json"):
+    if not kind_at(path / "report.json") and kind_at(path / "validation.json"):
         path /= "validation.json"
-    if found(path) == "file":
+    if kind_at(path) == "file":
         return Report(path.parent, (Validation.load(path),), ((),), ((),))
     document = read_document(path / "report.json", "report", SCHEMA)
     try:

@@ -35,7 +35,7 @@ from simulator.model.libraries import LIBRARIES
 from simulator.model.workloads.language_models import PREFIX
 from simulator.predict.scoreboard import names
 from traces.errors import Code, SchedcastError
-from traces.files import Table, found, read_table
+from traces.files import Table, kind_at, read_table
 from traces.units import read_integer, read_number
 
 #: Rows of a table of which a sample is predicted.
@@ -120,7 +120,7 @@ def read_folder(folder: Path) -> tuple[list[Row], list[LeftOut]]:
 
     Files without the required columns are passed over, such as tables of single kernels. Raises SchedcastError if nothing is left.
     """
-    if found(folder) != "folder":
+    if kind_at(folder) != "folder":
         raise SchedcastError(f"{folder} is no folder; expected one with tables of measured steps (*.csv, *.csv.gz)", Code.FILE)
     rows, left_out = [], []
     for path in sorted([*folder.rglob("*.csv"), *folder.rglob("*.csv.gz")]):
