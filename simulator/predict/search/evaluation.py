@@ -13,9 +13,9 @@ from simulator.engine.steady import EQUAL
 from simulator.engine.utilization import planned_mfu
 from simulator.machine.machine import Machine
 from simulator.model.job import GraphArguments
-from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy
+from simulator.predict.discrepancy import shipped_speedup_discrepancy, speedup_accuracy
 from simulator.predict.forecast import Forecast, forecast_of, plan_of
-from simulator.predict.intervals import Interval, Sensitivity, WeightedSensitivity, factors, most, step_interval
+from simulator.predict.intervals import Interval, Sensitivity, WeightedSensitivity, factors, most
 from simulator.predict.search.bound import DEPENDENCIES, Bound, lower_bound, together, work_bound
 from simulator.predict.search.least import Least, least_of
 from simulator.predict.search.setup import GraphMissingError, Setup, unpacked
@@ -32,16 +32,16 @@ _COUNTS = 1.0 - EQUAL
 
 
 class Simulated(Data):
-    """The result of a plan's simulation. `guessed`, `accuracy`: `Forecast.from_specifications` and `.accuracy`.
+    """The result of a plan's simulation. `guessed`: `Forecast.from_specifications`.
 
     `why_not`: why it does not fit in memory, or "". `held_bytes`: by kind, the bytes allocated on the fullest device at its peak.
     """
 
     step_s: float
+    interval_s: Interval
     kind: str
     mode: str
     guessed: float
-    accuracy: float
     sensitivity: Sensitivity | WeightedSensitivity
     peak_bytes: dict[str, int]
     memories: tuple[MemoryNeed, ...]
@@ -103,13 +103,6 @@ class Evaluation(Data):
         own = shipped_speedup_discrepancy(self.strategy, simulated.kind, simulated.mode) if self.strategy != "baseline" else 0.0
         accuracy = simulated.guessed * speedup_accuracy(self.strategy) if self.strategy != "baseline" else 0.0
         return simulated.draws() * factors(f"steps of {strategies.family(self.strategy)}", hypot(own, accuracy))
-
-    @property
-    def interval_s(self) -> Interval:
-        """The 90 % interval of the step time, as `Forecast.interval_s`."""
-        simulated = self.result
-        discrepancy = shipped_discrepancy(self.strategy, simulated.kind, simulated.mode)
-        return step_interval(simulated, discrepancy, simulated.accuracy)
 
     def pruned_at(self, most_s: float | None) -> "Evaluation | None":
         """An evaluation by another search, as a search that prunes above `most_s` seconds returns it; None if it must be simulated."""
@@ -209,10 +202,10 @@ def _simulated(predicted: Forecast) -> Simulated:
     why_not = "" if predicted.fits else f"{shortfall_words(predicted.memories)}; {holders_words(predicted.at_peak)}"
     return Simulated(
         step_s=timeline.step_s,
+        interval_s=predicted.interval_s,
         kind=predicted.kind,
         mode=timeline.mode,
         guessed=predicted.from_specifications,
-        accuracy=predicted.accuracy,
         sensitivity=predicted.sensitivity,
         peak_bytes=predicted.peak_bytes,
         memories=predicted.memories,

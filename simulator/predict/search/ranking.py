@@ -124,7 +124,7 @@ def _row(each: Evaluation, setup: Setup, baseline: Forecast | None, plain: Forec
         accumulate=setup.job.accumulate,
         checkpoint=setup.job.checkpoint,
         step_s=simulated.step_s,
-        interval_s=each.interval_s,
+        interval_s=simulated.interval_s,
         peak_bytes=max(simulated.peak_bytes.values()),
         peak_bytes_by_device=simulated.peak_bytes,
         fits=each.fits,

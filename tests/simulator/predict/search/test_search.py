@@ -126,6 +126,14 @@ def test_a_search_has_the_loops_that_people_run():
     assert rank(search(setup_on(load_machine("h100")), ["turbodl"], here)).result.parallel == ()
 
 
+def test_a_row_has_the_step_and_the_interval_of_a_prediction():
+    """Of processes on several GPUs too, whose steps vary more than those of one."""
+    own = setup_on(load_machine("2xh100"))
+    predicted = answer(own.job, "data-parallel", own.target)
+    row = evaluate(own, "data-parallel").result
+    assert (row.step_s, row.interval_s) == (predicted.timeline.step_s, predicted.interval_s)
+
+
 def test_equal_plans_are_a_tie(setup):
     result = rank(search(setup, ["data-parallel", "data-parallel:bucket=100"], here)).result
     assert result.plans[1].behind_interval == (1.0, 1.0)
