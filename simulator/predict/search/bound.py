@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from simulator.engine.capacity import STREAMS, Capacity, least_shares
 from simulator.engine.clock import Clock
-from simulator.engine.hosts import IssueTimes
+from simulator.engine.hosts import IssueTimes, called_s
 from simulator.engine.links import Links
 from simulator.engine.recipes import Recipe, recipes_of
 from simulator.engine.scenario import Scenario
@@ -127,9 +127,7 @@ def _host(scenario: Scenario, recipes: Sequence[Recipe]) -> float:
     longest = 0.0
     for host in {host.name: host for host in scenario.hosts.values() if host is not None}.values():
         issue_s = {
-            index: host.call_s if task.body.resource is Resource.HOST else costs[index].issue_s
-            for index, task in enumerate(scenario.plan.tasks)
-            if task.device in host.devices
+            index: called_s(host, task, costs[index]) for index, task in enumerate(scenario.plan.tasks) if task.device in host.devices
         }
         times = IssueTimes(host, dependencies, launches, issue_s, None).in_period(dependencies.steady)
         longest = max(longest, sum(times.values()))

@@ -10,8 +10,11 @@ from simulator.engine.scenario import GRAPH, Scenario
 from simulator.engine.simulation import simulate
 from simulator.engine.steady import CLOSE
 from simulator.machine.machine import Link
+from simulator.machine.presets import load_machine
 from simulator.model.job import Job
+from simulator.predict.forecast import plan_of
 from simulator.predict.search.bound import DEPENDENCIES, HOST, Bound, lower_bound, together, work_bound
+from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from tests.support.applicable import core_groups
 from tests.support.random_plans import MACHINES, plans
@@ -21,6 +24,15 @@ from traces.errors import SchedcastError
 
 def bound_of(plan, costs, machine, mode="eager", multipliers=None):
     return lower_bound(Scenario(plan, machine, costs, mode, multipliers or {}))
+
+
+def test_a_host_takes_what_its_own_code_takes_between_launches():
+    """The hooks of a loop that shards parameters are Python on the host, here the whole step."""
+    target = Target.of(CostModel(load_machine("2xh100")))
+    scenario = target.running(plan := plan_of(Job("lenet5", 16), "pytorch-fsdp", target)).scenario(plan)
+    bound = lower_bound(scenario)
+    assert bound.by == HOST
+    assert bound.step_s == pytest.approx(simulate(plan, scenario.machine, scenario.costs).step_s)
 
 
 def test_a_stream_takes_what_its_tasks_take():
