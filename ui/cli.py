@@ -324,7 +324,7 @@ def demo(
     wait: Wait = 0.0,
     json: AsJson = False,
 ):
-    """Validate two small models under every strategy on this machine, and write a report. Takes about two minutes."""
+    """Validate two small models under every strategy on this machine, and write a report. Takes a few minutes."""
     _commands("measuring").demo(out, json, wait)
 
 

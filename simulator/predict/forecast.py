@@ -106,13 +106,17 @@ class Forecast:
         """The known error of steps of the machine's preset, weighted by the share of costs that come from specifications."""
         return self.from_specifications * step_accuracy(self.machine.name)
 
+    @property
+    def discrepancy(self) -> float:
+        """The known error of such plans and that of the rounds: a standard deviation of the logarithm of the step time."""
+        several = len(self.plan.devices) > 1 or "folded" in self.plan.semantics
+        processes = bool(self.machine.library) and several
+        return math.hypot(shipped_discrepancy(self.plan.strategy, self.kind, self.timeline.mode, processes), self.rounds_error)
+
     @cached_property
     def interval_s(self) -> Interval:
         """The 90 % interval of the step time."""
-        several = len(self.plan.devices) > 1 or "folded" in self.plan.semantics
-        processes = bool(self.machine.library) and several
-        discrepancy = shipped_discrepancy(self.plan.strategy, self.kind, self.timeline.mode, processes)
-        return step_interval(self.sensitivity, math.hypot(discrepancy, self.rounds_error), self.accuracy)
+        return step_interval(self.sensitivity, self.discrepancy, self.accuracy)
 
     @property
     def peak_bytes(self) -> dict[str, int]:

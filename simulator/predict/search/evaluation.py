@@ -15,7 +15,7 @@ from simulator.machine.machine import Machine
 from simulator.model.job import GraphArguments
 from simulator.predict.discrepancy import shipped_speedup_discrepancy, speedup_accuracy
 from simulator.predict.forecast import Forecast, forecast_of, plan_of
-from simulator.predict.intervals import Interval, Sensitivity, WeightedSensitivity, factors, most
+from simulator.predict.intervals import Interval, Sensitivity, WeightedSensitivity, factors, most, step_interval
 from simulator.predict.search.bound import DEPENDENCIES, Bound, lower_bound, together, work_bound
 from simulator.predict.search.least import Least, least_of
 from simulator.predict.search.setup import GraphMissingError, Setup, unpacked
@@ -32,16 +32,17 @@ _COUNTS = 1.0 - EQUAL
 
 
 class Simulated(Data):
-    """The result of a plan's simulation. `guessed`: `Forecast.from_specifications`.
+    """The result of a plan's simulation. `guessed`: `Forecast.from_specifications`; `discrepancy`, `accuracy`: those of the `Forecast`.
 
     `why_not`: why it does not fit in memory, or "". `held_bytes`: by kind, the bytes allocated on the fullest device at its peak.
     """
 
     step_s: float
-    interval_s: Interval
     kind: str
     mode: str
     guessed: float
+    discrepancy: float
+    accuracy: float
     sensitivity: Sensitivity | WeightedSensitivity
     peak_bytes: dict[str, int]
     memories: tuple[MemoryNeed, ...]
@@ -49,6 +50,11 @@ class Simulated(Data):
     why_not: str = ""
     mfu: float | None = None
     held_bytes: dict[str, int] = {}
+
+    @property
+    def interval_s(self) -> Interval:
+        """The 90 % interval of the step time, as `Forecast.interval_s`."""
+        return step_interval(self.sensitivity, self.discrepancy, self.accuracy)
 
     def draws(self) -> np.ndarray:
         """Draws of the step time in seconds: those of common draws for all plans (`predict.intervals`)."""
@@ -202,10 +208,11 @@ def _simulated(predicted: Forecast) -> Simulated:
     why_not = "" if predicted.fits else f"{shortfall_words(predicted.memories)}; {holders_words(predicted.at_peak)}"
     return Simulated(
         step_s=timeline.step_s,
-        interval_s=predicted.interval_s,
         kind=predicted.kind,
         mode=timeline.mode,
         guessed=predicted.from_specifications,
+        discrepancy=predicted.discrepancy,
+        accuracy=predicted.accuracy,
         sensitivity=predicted.sensitivity,
         peak_bytes=predicted.peak_bytes,
         memories=predicted.memories,
