@@ -56,11 +56,15 @@ def printed(schedcast, command):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("strategies", [["turbodl"], ["turbodl", "gpipe", "deepa"]])
-def test_the_document_of_a_prediction_is_that_of_the_command_line(files, schedcast, strategies):
+@pytest.mark.parametrize(
+    ("strategies", "compared"), [(["turbodl"], ["baseline (one stream, our executor)"]), (["turbodl", "gpipe", "deepa"], [])]
+)
+def test_the_document_of_a_prediction_is_that_of_the_command_line(files, schedcast, strategies, compared):
+    """The table has what a strategy is compared with, and an only one also the baseline."""
     made, command = files("what-if", model="lenet5", batch="16", machine="h100", strategy=strategies)
     assert without_wall_time(json.loads(made["predictions.json"])) == printed(schedcast, command)
-    assert [row["strategy"] for row in rows_of(made["predictions.csv"])] == ["plain PyTorch", "plain PyTorch, one CUDA graph", "turbodl"]
+    loops = ["plain PyTorch", "plain PyTorch, one CUDA graph"]
+    assert [row["strategy"] for row in rows_of(made["predictions.csv"])] == [*loops, *compared, "turbodl"]
 
 
 def test_the_picture_of_a_prediction_opens(files):

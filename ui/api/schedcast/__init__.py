@@ -9,7 +9,7 @@ A module that exists, on a GPU that may not:
     >>> p.fits
     True
     >>> p.compare("backward-fusion").frame()["strategy"].tolist()
-    ['pytorch', 'backward-fusion']
+    ['pytorch', 'pytorch-graph', 'backward-fusion']
 
 Answers print themselves in a terminal and in a notebook, and carry their data (`json()`, `frame()`, `save(path)`).
 """
