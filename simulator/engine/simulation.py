@@ -215,6 +215,7 @@ class Simulation:
         hosts = [host.name for task in plan.tasks if (host := self.scenario.hosts[task.device]) is not None]
         named = hosts if len(hosts) == len(plan.tasks) else None
         last = _last_ended(world, len(watch.makespans), watch.makespans[-1])
+        begin_s = window_s[0] or -inf  # from 0 s on: tasks of 0 s too
         return Timeline(
             kind="predicted",
             spans=spans,
@@ -222,9 +223,7 @@ class Simulation:
             window_s=window_s,
             mode=self.scenario.mode,
             devices=summary.devices,
-            critical_path=critical_path(
-                world, self.scenario.dependencies, last, window_s[0] or -inf, named
-            ),  # from 0 s on: tasks of 0 s too
+            critical_path=critical_path(world, self.scenario.dependencies, last, begin_s, named),
             memory=memory,
             bubble_share=summary.bubble_share,
             exposed_transfer_s=summary.exposed_transfer_s,

@@ -319,6 +319,11 @@ class Machine:
         return nodes
 
     @property
+    def priority_levels(self) -> int:
+        """Levels of priority that every device has."""
+        return min(device.priority_levels for device in self.devices)
+
+    @property
     def node_size(self) -> int:
         """The number of devices of the first node."""
         return len(next(iter(self.by_node(device.name for device in self.devices).values())))

@@ -57,10 +57,9 @@ class Forecast:
     `simulate_wall_s`: wall time of the simulation, from resolved costs to the last event. `memory_bytes`: by the name of each memory of the
     machine, the most bytes that its devices have allocated together at one moment. `reserved_bytes`: by the name of each GPU's memory, the
     most that PyTorch's allocator reserves of it for them (`engine.memory.caching`); empty if the tensors alone do not fit. `parts`: where
-    the time of a step goes.
-    `phases`: of a plan of several segments, the first iteration and the seconds per step of each. `rounds_error`: the standard error of the
-    logarithm of the step time, if that is a mean over several samplings of the costs (see `rounds`). `float32`: the precision of dense
-    kernels on float32 operands, as in `CostModel`.
+    the time of a step goes. `phases`: of a plan of several segments, the first iteration and the seconds per step of each. `rounds_error`:
+    the standard error of the logarithm of the step time, if that is a mean over several samplings of the costs (see `rounds`). `float32`:
+    the precision of dense kernels on float32 operands, as in `CostModel`.
     """
 
     scenario: Scenario

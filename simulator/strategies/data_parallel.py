@@ -304,7 +304,7 @@ class Replicas:
     @property
     def _levels(self) -> int:
         """Priority levels that every device has."""
-        return min(device.priority_levels for device in self.machine.devices)
+        return self.machine.priority_levels
 
     def _reduced(self, bucket: _Bucket, urgency: int) -> list[Task]:
         """The tasks that sum a bucket over the devices."""

@@ -110,7 +110,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     if among % options.ep:
         raise SchedcastError(f"strategy {NAME}: ep={options.ep} does not divide {among} devices; choose one of {_divisors(among)}")
     with gc_paused():
-        priority = 1 - min(device.priority_levels for device in machine.devices)
+        priority = 1 - machine.priority_levels
         layout = Layout(machine, devices, divided, size, folds(options.fold, job, machine, MOST_DEVICES, divided.devices), priority)
         return ShardedReplicas(job, machine, layout, options).plan()
 

@@ -103,8 +103,7 @@ def hook(runs: HookName, label: str, device: str, parameters: int = 0, layer: st
 def _tasks(layout: Layout, builders: Sequence[PlanBuilder]) -> list[Task]:
     """A step in issue order."""
     first = builders[0]
-    levels = min(device.priority_levels for device in layout.machine.devices)
-    group = layout.all(TRANSFERS, priority=priority_of(0, levels))
+    group = layout.all(TRANSFERS, priority=priority_of(0, layout.machine.priority_levels))
     passes = [build.passes() for build in builders]
     # what runs before the task at a position of a device's passes
     order = [(1, task) for task in sum_counts(group, builders)]

@@ -60,7 +60,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     if job.scales_loss:
         raise SchedcastError(f"{NAME} cannot {job.needs_all_gradients}; use --precision amp", Code.MODEL)
     with gc_paused():
-        priority = 1 - min(device.priority_levels for device in machine.devices) if layout.folded else 0
+        priority = 1 - machine.priority_levels if layout.folded else 0
         return _Loop(job, machine, replace(layout, size=layout.copies, priority=priority)).plan(options)
 
 

@@ -385,7 +385,6 @@ def scheduled(
         extent = _extent(name, job, machine, options, schedule, len(cut_graph.graph.ops))
         left_out, schedule, folded = schedule.microbatches - extent.schedule.microbatches, extent.schedule, extent.folded
         own = PLANNED if extent.alike else schedule.microbatches
-        priority = 1 - min(device.priority_levels for device in machine.devices)
         ranks = len(schedule.ranks)
         every = Layout(
             machine,
@@ -393,7 +392,7 @@ def scheduled(
             division_of(options),
             size=replicas_of(options),
             folded=folded,
-            priority=priority,
+            priority=1 - machine.priority_levels,
             stages=ranks,
         )
         updating = replace(every, names=tuple(backward or devices)[: len(every.names)])

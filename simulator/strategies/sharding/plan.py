@@ -58,7 +58,7 @@ class ShardedStep:
         #: By value: the last op that changes it in place.
         self._changed = {o.value: index for index, op in enumerate(self.graph.ops) for o in op.mutates}
         self._reduced: list[Task] = []
-        self._levels = min(device.priority_levels for device in machine.devices)
+        self._levels = machine.priority_levels
         #: The first stream that neither computes nor sends: for sums of gradients; then come sums of statistics, and early updates.
         self._sums = self.sender.streams
         after_sums = URGENCIES if options.priorities else options.lag
