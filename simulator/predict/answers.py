@@ -42,16 +42,26 @@ class Answers:
         """The forecasts that exist."""
         return {text: own for text, own in self.forecasts.items() if isinstance(own, Forecast)}
 
+    @property
+    def headline(self) -> str:
+        """The strategy of the figures if one is to be shown: the only requested one, else plain PyTorch.
+
+        Where plain PyTorch cannot be predicted and the baseline can, the baseline, which is nearest to it.
+        """
+        if len(self.asked) == 1:
+            return self.asked[0]
+        return BASELINE if BASELINE in self.known and PYTORCH not in self.known else PYTORCH
+
     def rows(self, single: bool = True) -> tuple[str, ...]:
         """The strategies that are answered: the only requested one, several below the `references`, or the `plain_loops` if there is none.
 
-        An only one that is refused stands below the `references` too. `single`: whether no other job or machine was requested.
+        An only one that is refused stands below the `references` too. The `headline` is always one of them. `single`: whether no other job
+        or machine was requested.
         """
-        if not self.asked:
-            return plain_loops(self.target.machine)
         if single and len(self.asked) == 1 and self.asked[0] in self.known:
             return self.asked
-        return tuple(dict.fromkeys([*references(self.target.machine), *self.asked]))
+        loops = references(self.target.machine) if self.asked else plain_loops(self.target.machine)
+        return tuple(dict.fromkeys([*loops, self.headline, *self.asked]))
 
     @property
     def table(self) -> tuple[str, ...]:
@@ -65,21 +75,21 @@ class Answers:
         """What the answers are about."""
         return Place(model=self.job.model.removeprefix(LIVE), batch=self.job.batch, machine=self.target.machine.name)
 
-    def told(self, single: bool = True, fits: bool = True, plans: bool = False) -> Iterator[tuple[Place, str, Prediction | Refusal, str]]:
-        """What a document says of each of the `rows`, for `Predictions.of`.
+    def told(self, single: bool = True, plans: bool = False) -> Iterator[tuple[Place, str, Prediction | Refusal, str]]:
+        """What a document says of each of the `rows`, for `Predictions.of`. `plans`: with the plans as text.
 
-        `fits`: also what fits if the job does not, which other jobs are predicted for. `plans`: with the plans as text.
+        If the job does not fit in memory, other jobs are predicted to say what does.
         """
         for text in self.rows(single):
             own = self.forecasts[text]
             if isinstance(own, Refusal):
-                yield self.place, text, (self.refusal(text) if fits else None) or own, ""
+                yield self.place, text, self.refusal(text) or own, ""
             else:
-                yield self.place, text, self.fitted(text) if fits else self.prediction(text), render(own.plan) if plans else ""
+                yield self.place, text, self.fitted(text), render(own.plan) if plans else ""
 
-    def document(self, fits: bool = True) -> Predictions:
-        """What `schedcast predict --json` prints of a single job and machine. `fits`: as in `told`."""
-        return Predictions.of(self.told(fits=fits))
+    def document(self) -> Predictions:
+        """What `schedcast predict --json` prints of a single job and machine."""
+        return Predictions.of(self.told())
 
     def forecast(self, text: str) -> Forecast:
         """The forecast of a strategy. Raises the error of the refusal if there is none."""

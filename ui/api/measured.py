@@ -37,7 +37,7 @@ class Measured(Shown):
         return dict(self.document)
 
     def _print(self, console: Console) -> None:
-        show(console, *_PRINTED[self.command](self.document))
+        show(console, *_PRINTED[self.command](self.document), details=False)
 
 
 def measured(command: str, model: Any, options: Mapping[str, Any]) -> Measured:
@@ -75,12 +75,11 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
 
 
 def _validation(document: Mapping[str, Any]) -> list[Block]:
-    validation = Validation.model_validate(document)
-    return [validations.validation_table([validation]), Sentences(validations.validation_words(validation))]
+    return validations.printed([Validation.model_validate(document)])
 
 
 def _training(document: Mapping[str, Any]) -> list[Block]:
-    return trainings.answer(TrainingRun.model_validate(document))
+    return trainings.blocks(TrainingRun.model_validate(document))
 
 
 def _calibration(document: Mapping[str, Any]) -> list[Block]:

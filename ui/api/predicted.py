@@ -24,7 +24,7 @@ from simulator.predict.normal import normal
 from simulator.predict.target import Target
 from traces import units
 from traces.arguments import typed
-from traces.documents.comparison import BASELINE, PYTORCH, Prediction
+from traces.documents.comparison import PYTORCH, Prediction
 from traces.documents.predictions import Normal
 from traces.documents.timeline import Timeline
 from traces.errors import Code, Refusal, SchedcastError
@@ -316,16 +316,14 @@ def predict(
 
 
 def answer(request: JobRequest, chosen: str | None = None, owner: Any = None, job: Job | None = None) -> Predicted:
-    """Answer a request. `chosen`: the strategy of the figures, by default the only requested one, else plain PyTorch.
+    """Answer a request. `chosen`: the strategy of the figures, by default the `headline` of the answers.
 
     `owner`: the factory of a live module. `job`: the request's, if made.
     """
     job = job or request.job()
     with around(job):
         own = request.answers(job, request.target(job))
-    chosen = chosen or (own.asked[0] if len(own.asked) == 1 else PYTORCH)
-    if chosen == PYTORCH and PYTORCH not in own.known:  # the answer says why; our executor's own loop is the nearest
-        chosen, own = BASELINE, replace(own, asked=(*(own.asked or (PYTORCH,)), BASELINE))
+    chosen = chosen or own.headline
     own.forecast(chosen)
     return Predicted(request, chosen=chosen, answers=own, owner=owner)
 

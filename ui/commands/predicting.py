@@ -145,7 +145,7 @@ def _normal(rows: Sequence[Row], texts: Sequence[str], measured_s: float | None)
     first = rows[0].answers
     if any(row.answers is not first for row in rows) or len(texts) > 1:
         return None
-    known = next((first.forecasts[row.text] for row in rows if row.text in texts), first.known.get(PYTORCH) or first.forecasts[BASELINE])
+    known = first.forecasts[first.headline]
     if isinstance(known, Refusal):
         return None
     speed = normal(first.job, known, measured_s)

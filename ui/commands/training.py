@@ -149,7 +149,7 @@ def run(
     measured = training.done.timeline if training.done is not None else None
     save = None if timeline is None or measured is None else lambda: measured.save(timeline)
     writers = (*_writers(finished, metrics, out), save, *order.writers(forecasts))
-    print_then_write(as_json, finished.document, lambda: show(terminal(), *training_words.answer(finished)), *writers)
+    print_then_write(as_json, finished.document, lambda: show(terminal(), *training_words.blocks(finished), details=False), *writers)
     if training.differences:
         raise typer.Exit(1)
 

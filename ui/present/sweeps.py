@@ -13,11 +13,27 @@ from traces.documents.comparison import BASELINE, PYTORCH
 from traces.documents.step import Step
 from traces.documents.verdict import chosen
 from ui.present import labels
-from ui.present.blocks import Block, Figure, Note, Sentences, Table
+from ui.present.blocks import Block, Figure, Headline, Note, Section, Sentences, Table
 from ui.present.labels import PEAK, PLAIN, strategy_name, verdict_cell
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+
+def section(job: str, outcomes: Sequence[Outcome], axes: Sequence[Axis], batch: int) -> Section:
+    """What a page says of a sweep of `job` in words: the fastest strategy, step times over the parameters, and every outcome."""
+    over: list[Block] = []
+    if len(axes) == 1:
+        over = over_one(outcomes, axes[0], STEP, rivals(outcomes)[0], batch)
+    elif len(axes) == 2:
+        over = over_two(outcomes, (axes[0], axes[1]), None, STEP, batch)
+    return Section(title(job, axes), [Headline(fastest_words(outcomes, axes)), *over, *front(outcomes, axes)])
+
+
+def rivals(outcomes: Sequence[Outcome]) -> list[str]:
+    """The strategies that the others may be compared with: the user's loop and the baseline; the first one if there is neither."""
+    names = dict.fromkeys(each.strategy for each in outcomes)
+    return [name for name in names if name in (PYTORCH, BASELINE)] or list(names)[:1]
 
 
 def front(outcomes: Sequence[Outcome], axes: Sequence[Axis]) -> list[Block]:

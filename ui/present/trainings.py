@@ -33,7 +33,7 @@ from traces.documents.verdict import Gain, measured_speedup
 from traces.documents.verdict import gain as judged
 from traces.files import check_writable
 from ui.present import labels
-from ui.present.blocks import Block, Figure, Headline, Note, Section, Sentences, Table, first_and_last, stacked
+from ui.present.blocks import Block, Figure, Group, Headline, Note, Section, Sentences, Table, first_and_last, stacked
 from ui.present.labels import busy_line, differing, model_name
 
 if TYPE_CHECKING:
@@ -68,41 +68,32 @@ def section(document: TrainingRun, files: Sequence[tuple[str, str]] = (), pictur
     return Section(title(document), blocks(document, picture), document, DOCUMENT, files)
 
 
-def answer(document: TrainingRun) -> list[Block]:
-    """What `schedcast run` prints: step times, accuracies if they were measured, and how the trainings compare."""
-    expected = f", predicted {units.duration(document.predicted_step_s)}" if document.predicted_step_s is not None else ""
-    step = f"{units.duration(document.step_s)} per step (median of {len(document.step_runs_s)}){expected}"
-    lines = [*filter(None, [busy_line(document.busy_share)]), f"{document.curves[0].name}: {step}"]
-    return [
-        Sentences(lines, mark=""),
-        *([training_table(document)] if any(curve.evaluations for curve in document.curves) else []),
-        Sentences(sentences(document), mark=""),
-    ]
-
-
 def blocks(document: TrainingRun, picture: str = "") -> list[Block]:
-    """The data, curves over every measure of time, and the table."""
-    rows = cells(document)
-    how = _HOW + _ACCURACY * any(curve.evaluations for curve in document.curves) + _TARGET * (document.target is not None)
+    """Step times, curves over every measure of time, the table, how the trainings compare, and how figures and curves are made.
+
+    A terminal shows of the table what it has room for, and only if accuracies were measured; sentences say the rest.
+    """
+    rows, evaluated = cells(document), any(curve.evaluations for curve in document.curves)
+    how = _HOW + _ACCURACY * evaluated + _TARGET * (document.target is not None)
     return [
-        Headline(_about(document)),
+        Sentences(list(filter(None, [busy_line(document.busy_share)])), mark=""),
+        *([Headline(_step_words(document))] if document.curves else []),
         *(_curves(document, measure, "" if number else picture, bool(number)) for number, measure in enumerate(measures(document))),
-        Table(rows, first_and_last(rows), more=("Loss at the end",), narrow=training_table(document)),
-        Note(how),
+        Table(rows, first_and_last(rows), more=("Loss at the end",), narrow=training_table(document) if evaluated else Sentences(())),
+        Sentences(sentences(document), mark=""),
+        Group("How the curves are made", [Note(how)], folded=True),
     ]
+
+
+def _step_words(document: TrainingRun) -> str:
+    """The time of a step of the first curve, and its prediction if there is one."""
+    expected = f", predicted {units.duration(document.predicted_step_s)}" if document.predicted_step_s is not None else ""
+    return f"{document.curves[0].name}: {units.duration(document.step_s)} per step (median of {len(document.step_runs_s)}){expected}"
 
 
 def _curves(document: TrainingRun, measure: str, picture: str, continues: bool) -> Figure:
     about = f"Loss, and accuracy if it was measured, over {measure}"
     return Figure(lambda: training_figure(document, measure), about, picture, continues=continues)
-
-
-def _about(document: TrainingRun) -> str:
-    """The data, and how the plan's training differs from plain training."""
-    updates = differing(document.semantics)
-    busy = f"{line} " if (line := busy_line(document.busy_share)) else ""
-    stopped = "" if document.complete else f" Stopped after {document.steps} iterations."
-    return f"{busy}Data: {document.data}.{stopped}" + (f" {document.strategy} differs from plain training: {updates}." if updates else "")
 
 
 def accuracy_cells(document: TrainingRun, curves: Sequence[Curve]) -> dict[str, str]:
@@ -200,6 +191,8 @@ def sentences(document: TrainingRun) -> list[str]:
     lines = [_compared(document, first, other) for other in others]
     lines += accuracy_sentences(document)
     lines.append(f"data: {document.data}" + (f"; {len(trainings[0])} seeds" if len(trainings[0]) > 1 else ""))
+    if updates := differing(document.semantics):
+        lines.append(f"{document.strategy} differs from plain training: {updates}")
     if not document.complete:
         lines.append(f"stopped after {document.steps} steps")
     losses = document.curves[0].losses

@@ -35,7 +35,7 @@ from simulator.predict.search.variants import read_tries
 from simulator.predict.search.workers import usual_processes, workers
 from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
-from traces.documents.comparison import BASELINE, Prediction
+from traces.documents.comparison import Prediction
 from traces.documents.predictions import Normal, Predictions
 from traces.documents.profile import slug
 from traces.documents.timeline import Timeline
@@ -248,14 +248,14 @@ def predict_many(request: JobRequest) -> dict[str, Answer | Refusal]:
     with _ONE_AT_A_TIME, gc_paused():  # once for all strategies: each end of a pause walks the heap
         own = answers_of(request)
         if not own.known:
-            own.forecast(BASELINE)
+            own.forecast(own.headline)
         return {name: _answer(own, name) for name in own.table}
 
 
 def document(request: JobRequest) -> Predictions:
-    """The document of a request's answers, without what fits if one does not: that is predicted only when the user asks for it."""
+    """The document of a request's answers. If the job does not fit in memory, other jobs are predicted to say what does."""
     with _ONE_AT_A_TIME:
-        return answers_of(request).document(fits=False)
+        return answers_of(request).document()
 
 
 def fitting(request: JobRequest, strategy: str) -> Fitting:

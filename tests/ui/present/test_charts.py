@@ -15,6 +15,7 @@ from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.schedule import Action, Schedule
 from tests.support import hostile
 from tests.support.canvas_payload import decode
+from tests.support.html_pages import figures_of_page
 from tests.support.page_samples import prediction, result, skipped, two_lanes, validation
 from tests.support.sample_runs import comparisons, sample_validation
 from tests.support.sample_trainings import training
@@ -27,8 +28,10 @@ from traces.documents.reproduction import Chart, DividedLayer, DividedNetwork, P
 from traces.documents.step import Step
 from traces.errors import Code, Refusal
 from ui.present import charts, labels, reproductions
+from ui.present.blocks import figures_of
 from ui.present.charts import LABEL_ROOM, bars, coverage_figure, waterfall_figure
 from ui.present.machines import fitted_lines, roofline_figure, transfers_figure
+from ui.present.page import page
 from ui.present.reproductions import Place, chart_figure, color_of, divided_cells, division_figure, division_words, places_of
 from ui.present.searches import frontier, search_figure
 from ui.present.sweeps import (
@@ -42,6 +45,7 @@ from ui.present.sweeps import (
     heat_figure,
     measured_as,
     pareto_figure,
+    section,
     too_large,
 )
 from ui.present.timeline_canvas.payload import timelines_payload
@@ -250,6 +254,17 @@ def test_the_front_joins_what_no_other_beats():
     assert list(pareto_figure([replace(each, at=()) for each in outcomes]).data[0].x) == [100.0, 200.0]
     assert [mark.name for mark in marks] == ["fast", "lean", "neither", "large"]
     assert marks[-1].marker.symbol[0].endswith("-open")
+
+
+def test_a_sweep_is_a_section_of_a_page():
+    outcomes = [one("pytorch", 8, 0.2), one("a", 8, 0.1), one("pytorch", 16, 0.4), one("a", 16, 0.3)]
+    own = section("lenet5, batch 8, fp32", outcomes, (Axis("batch", (8, 16)),), 8)
+    assert own.title == "lenet5, fp32, over batch 8 to 16"
+    assert own.summary == "The fastest of 2 points: a at 2."
+    assert [figure.about for figure in figures_of(own.blocks)] == ["step time over batch", f"Step time against {MEMORY} of every outcome"]
+    assert len(figures_of_page(page("Report", [own]))) == 2
+    both = (Axis("batch", (8,)), Axis("link bandwidth", (0.5,)))
+    assert len([*figures_of(section("lenet5", [two("a", 8, 0.5, 0.1)], both, 8).blocks)]) == 2
 
 
 def test_no_name_of_a_strategy_becomes_a_part_of_the_chart():

@@ -11,14 +11,13 @@ from functools import partial
 import streamlit as st
 
 from simulator.predict.sweep import Axis, Outcome, points
-from traces.documents.comparison import PYTORCH
 from traces.errors import SchedcastError
 from ui.app.history import history_ui, pin, remember
 from ui.app.links import query_of
 from ui.app.navigation import refusals_shown
 from ui.app.page_parts import blocks_ui, formulas_ui
 from ui.app.request_form import put_link, request_ui, request_words
-from ui.app.share_parts import Download, csv, keep_link, share_ui
+from ui.app.share_parts import Download, csv, keep_link, one_page, share_ui
 from ui.app.state import select, text
 from ui.app.sweeping import Parameter, check_points, commands, outcomes_at, parameters, parse_values
 from ui.present import sweeps
@@ -213,16 +212,19 @@ def outcomes_ui(sweep: Sweep) -> None:
     if not sweep.run.running:
         pairs = zip(sweep.changed, axes, strict=True)
         written = [(parameter, ",".join(f"{value:g}" for value in axis.values)) for parameter, axis in pairs]
-        files = [Download("Table (CSV)", "comparison.csv", "text/csv", lambda: csv(cells))]
+        job = request_words(sweep.request)
+        files = [
+            one_page(lambda: [sweeps.section(job, outcomes, axes, batch)]),
+            Download("Table (CSV)", "comparison.csv", "text/csv", lambda: csv(cells)),
+        ]
         share_ui(commands(sweep.request, axes, sweep.changed), query(sweep.request, written), files)
 
 
 def curves_ui(outcomes: Sequence[Outcome], axis: Axis, batch: int) -> None:
     """Show curves over one parameter, and in words where a strategy starts or stops paying."""
-    names = [name for name in dict.fromkeys(each.strategy for each in outcomes) if name in (PYTORCH, "baseline")] or [outcomes[0].strategy]
     left, right = st.columns(2)
     measure = select(left, "Show", tuple(sweeps.LABELS), "sweep measure")
-    rival = select(right, "Compare with", names, "sweep rival", words=strategy_name)
+    rival = select(right, "Compare with", sweeps.rivals(outcomes), "sweep rival", words=strategy_name)
     blocks_ui(sweeps.over_one(outcomes, axis, measure, rival, batch), "curves")
 
 
