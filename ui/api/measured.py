@@ -18,7 +18,7 @@ from ui.api.shown import Shown
 from ui.present import trainings, validations
 from ui.present.blocks import Block, Sentences
 from ui.present.terminal import show
-from ui.service.jobs import COMMAND_LINE, LINES, PROGRESS
+from ui.service.progress import COMMAND_LINE, LINES, PROGRESS
 
 #: Exit status of a command with a negative answer: numbers differ, or the job does not fit.
 NEGATIVE = 1

@@ -36,7 +36,7 @@ from ui.present.labels import no_verdict_words, strategy_name
 from ui.present.predictions import fit_words, memory_words, prediction_label, prediction_table, prediction_words
 from ui.present.terminal import show
 from ui.request import JobRequest, optimizer_and_form
-from ui.service.jobs import measured_here
+from ui.service.cautions import measured_here
 
 #: The number of layers that an answer shows.
 SLOWEST = 5

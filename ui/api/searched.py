@@ -12,7 +12,8 @@ from traces.documents.search_result import SearchResult
 from ui.api.predicted import Predicted, around
 from ui.api.shown import Shown
 from ui.commands.searching import print_search
-from ui.service.jobs import progress, ranking_of, tried
+from ui.service.progress import progress_bar
+from ui.service.searches import ranking_of, tried
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,5 +52,5 @@ def search(predicted: Predicted, strategies: Sequence[str], processes: int | Non
     with around(job):
         setup = Setup(job, target, request.shared)
         names = tried(request, setup)
-        with progress(f"searching {job.label}") as report:
+        with progress_bar(f"searching {job.label}") as report:
             return Searched(ranking_of(setup, names, report, processes).result)

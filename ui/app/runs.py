@@ -22,6 +22,7 @@ from traces.errors import SchedcastError
 from traces.process import importing_environment
 from ui.app.navigation import link_ui, pages
 from ui.present.labels import markdown_escaped
+from ui.service.progress import COMMAND_LINE, LINES, PROGRESS
 
 #: The most lines that are stored.
 MOST_LINES = 200
@@ -35,8 +36,6 @@ class CommandRun:
     """`schedcast ARGUMENTS`, running or ended. `lines`: what it said on standard error, without progress."""
 
     def __init__(self, arguments: Sequence[str]):
-        from ui.service.jobs import COMMAND_LINE, LINES, PROGRESS  # loaded by the page that runs a command, and too slow for the first page
-
         self.arguments = tuple(arguments)
         self.lines: deque[str] = deque(maxlen=MOST_LINES)
         self.title, self.done, self.total, self.text = "", 0, 0, ""

@@ -17,7 +17,8 @@ from traces.errors import SchedcastError
 from traces.files import check_writable
 from traces.units import rough_time
 from ui.request import JobRequest
-from ui.service import jobs as shared_jobs
+from ui.service.cautions import measured_here
+from ui.service.progress import progress_bar
 
 if TYPE_CHECKING:
     from calibrate.testbed import Progress
@@ -67,7 +68,7 @@ def _why_not(answers: Answers, request: JobRequest) -> str:
         return f"--scale {placement.scale.text} makes another of it"
     if model.machine.name != THIS_CPU:
         return f"{model.machine.name} is another"
-    return "" if shared_jobs.measured_here(model) else f"profile {request.profile} is of another"
+    return "" if measured_here(model) else f"profile {request.profile} is of another"
 
 
 def _quick_enough(known: Known) -> Known | None:
@@ -104,7 +105,7 @@ def _measure(known: Known, request: JobRequest, most_s: float | None, quiet: boo
     wait_for_quiet(testbed, 0.0, quiet)
     others = monitor_of(testbed)()
     testbed.measure_machine(profile)
-    with shared_jobs.progress(f"measuring {first.label}", quiet) as shown:
+    with progress_bar(f"measuring {first.label}", quiet) as shown:
         progress = shown if most_s is None else _until(time.monotonic() + most_s, shown)
         try:
             for job, own in known.items():

@@ -18,7 +18,7 @@ from ui.present.blocks import Table
 from ui.present.terminal import console as terminal
 from ui.present.terminal import print_lines, show
 from ui.request import JobRequest
-from ui.service import jobs
+from ui.service.cautions import caution_costs
 
 SCHEMA = "schedcast.deepa-cost/1"
 
@@ -53,7 +53,7 @@ def deepa_cost(request: JobRequest, *, layer: str, configs: Sequence[str], input
     network = Network(job.graph())
     number = layer_called(network, layer)
     rows = layer_costs(network, machine, model, number, configurations, given)
-    jobs.caution_costs(model, request.profile)
+    caution_costs(model, request.profile)
     if as_json:
         print_document(document(job, machine, network.layers[number].name, rows))
         return

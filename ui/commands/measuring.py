@@ -44,7 +44,8 @@ from ui.present.machines import partition_words
 from ui.present.terminal import console as terminal
 from ui.present.terminal import show
 from ui.request import JobRequest
-from ui.service import jobs
+from ui.service.cautions import caution_precision
+from ui.service.progress import progress_bar
 
 if TYPE_CHECKING:
     from calibrate.traced.from_trace import Traced
@@ -121,7 +122,7 @@ def calibrate(request: JobRequest, output: Path | None, as_json: bool, wait_s: f
         raise SchedcastError(f"profile {place} is of another machine ({profile.identity.name}); write to another file with -o")
     check_outputs({"--output": place}, [("--model", source_file(job.model))])
     machine = testbed.machine(profile)
-    jobs.caution_precision([machine], job.precision)
+    caution_precision([machine], job.precision)
     labels = dict.fromkeys([PYTORCH, *chosen])
     forecasts, refused = plan_all(job, labels, shared, Target(machine, CostModel(machine, profile), mode))
     if not forecasts:
@@ -131,7 +132,7 @@ def calibrate(request: JobRequest, output: Path | None, as_json: bool, wait_s: f
     wait_for_quiet(testbed, wait_s, as_json)
     testbed.measure_machine(profile)
     machine, others = testbed.machine(profile), monitor_of(testbed)()
-    with jobs.progress(f"calibrating {job.label}", as_json) as progress:
+    with progress_bar(f"calibrating {job.label}", as_json) as progress:
         plans = [forecast.plan for forecast in forecasts.values()]
         tried = testbed.calibrate(plans, machine, profile.measuring(job.model), place, progress)
     busy_share = note_others(profile, others)
@@ -206,7 +207,7 @@ def validate(
     check_outputs({"--out": out and OutputFolder(out, REPORT), **order.outputs}, [*request.inputs, *order.inputs])
     bench = Bench.of(request, testbed, calibration)
     job.graph()
-    jobs.caution_precision([testbed.machine(None)], job.precision)
+    caution_precision([testbed.machine(None)], job.precision)
     rounds = QUICK_ROUNDS if quick else ROUNDS
     wait_for_quiet(testbed, wait_s, as_json)
     outcome = run_validation(
@@ -250,7 +251,7 @@ def run_validation(
         if estimate:
             print(f"schedcast: validating {job.label} takes about {rough_time(seconds)}", file=sys.stderr)
 
-    with closing(bench.testbed), jobs.progress(f"validating {job.label}", quiet) as progress:
+    with closing(bench.testbed), progress_bar(f"validating {job.label}", quiet) as progress:
         outcome = compare(
             job, chosen, shared, profile, bench.testbed, calibrate=bench.calibration, save_to=save_to, progress=progress,
             rounds=rounds, announce=announce, timelines=timelines,

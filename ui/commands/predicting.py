@@ -25,7 +25,7 @@ from ui.present.predictions import predictions_table
 from ui.present.terminal import console as terminal
 from ui.present.terminal import print_lines, show
 from ui.request import JobRequest
-from ui.service import jobs as shared_jobs
+from ui.service.cautions import caution, measured_here
 
 
 class Row(NamedTuple):
@@ -52,7 +52,7 @@ class Row(NamedTuple):
     @property
     def measured_here(self) -> bool:
         """Whether measured costs are this machine's."""
-        return shared_jobs.measured_here(self.answers.target.costs)
+        return measured_here(self.answers.target.costs)
 
     @property
     def where(self) -> str:
@@ -102,7 +102,7 @@ def predict(
     predicted = [row for row in rows if row.refusal is None]
     if not predicted:
         raise next(refusal.error for row in rows if (refusal := row.refusal) is not None)
-    shared_jobs.caution([own[0].target for own in asked], first)
+    caution([own[0].target for own in asked], first)
     print_then_write(
         as_json,
         lambda: _document(answered, show_plan, _normal(rows, texts, measured)),

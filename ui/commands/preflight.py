@@ -27,7 +27,7 @@ from ui.commands.output import GPU_FIRST, GPU_REPORT, print_document
 from ui.present import gpu_report as page
 from ui.present import labels
 from ui.present.terminal import show
-from ui.service import jobs
+from ui.service.progress import progress_bar
 
 #: Columns of tables that are not written to a terminal.
 WIDTH = 120
@@ -62,7 +62,7 @@ def gpu_report(
         archive = archive or archive_path(out)
         _check_outputs(out, archive)
     if out is None or wait_s:
-        with jobs.progress("waiting for other processes", as_json) as bar, Processes(Path(), opener) as processes:
+        with progress_bar("waiting for other processes", as_json) as bar, Processes(Path(), opener) as processes:
             product, busy_share = processes.look(wait_s, lambda text: bar(0, 1, text))
         if line := labels.busy_line(busy_share, "gpu"):
             print(f"schedcast: {line}", file=sys.stderr)
@@ -139,7 +139,7 @@ def write(
             if latest.status == "done" and latest.name in validations:
                 show(console, page.console_table(latest.name, validations[latest.name]))
 
-    with jobs.progress("probing the GPU", as_json) as bar:
+    with progress_bar("probing the GPU", as_json) as bar:
         runner = Runner(
             folder, ordered, minutes, ask, tell, lambda text: bar(min(budget, round(budget - runner.left_s())), budget, text), **more
         )

@@ -7,12 +7,12 @@ from calibrate.testbeds import monitor_of, wait_until_quiet
 from traces.documents.profile import Profile
 from traces.documents.verdict import is_busy
 from ui.present import labels
-from ui.service import jobs
+from ui.service.progress import progress_bar
 
 
 def wait_for_quiet(testbed: Testbed, wait_s: float, as_json: bool) -> None:
     """Wait up to `wait_s` seconds until other processes leave the machine alone, and say so if they do not."""
-    with jobs.progress("waiting for other processes", as_json) as progress:
+    with progress_bar("waiting for other processes", as_json) as progress:
         share = wait_until_quiet(monitor_of(testbed), wait_s, progress)
     if line := labels.busy_line(share, testbed.identity.kind):
         print(f"schedcast: {line}", file=sys.stderr)

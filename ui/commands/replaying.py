@@ -22,7 +22,7 @@ from ui.present import diffs, replays
 from ui.present.labels import labelled_rows
 from ui.present.terminal import console as terminal
 from ui.present.terminal import show
-from ui.service.jobs import stages
+from ui.service.progress import stages
 
 
 def replay(

@@ -18,7 +18,7 @@ from ui.present import reproductions
 from ui.present.blocks import Group
 from ui.present.terminal import console as terminal
 from ui.present.terminal import show
-from ui.service import jobs
+from ui.service.progress import progress_bar
 
 
 def reproduction(name: str | None, measure: bool, out: Path | None, as_json: bool, wait_s: float = 0.0) -> None:
@@ -72,7 +72,7 @@ def papers(as_json: bool) -> None:
 
 def _predicted(source: reproduce.Source, quiet: bool) -> Paper:
     total = source.predictions()
-    with jobs.progress(f"reproducing {source.name}", quiet) as bar:
+    with progress_bar(f"reproducing {source.name}", quiet) as bar:
         done = iter(range(total))
         return source.reproduce(Steps(source.machine, lambda text: bar(next(done, total), total, text)))
 
@@ -84,7 +84,7 @@ def _measured(source: reproduce.Source, paper: Paper, quiet: bool, wait_s: float
         from ui.commands.quiet import wait_for_quiet
     try:
         look = partial(wait_for_quiet, wait_s=wait_s, as_json=quiet)
-        return measuring.measure_paper(source, paper, partial(jobs.progress, quiet=quiet), look)
+        return measuring.measure_paper(source, paper, partial(progress_bar, quiet=quiet), look)
     except SchedcastError as error:
         note = f"Nothing was measured for {source.name}: {error}."
         print(f"schedcast: {note}", file=sys.stderr)

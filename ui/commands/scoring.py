@@ -24,7 +24,7 @@ from ui.present import scoreboards
 from ui.present.terminal import console as terminal
 from ui.present.terminal import show
 from ui.request import JobRequest, machine_named
-from ui.service import jobs
+from ui.service.progress import progress_bar
 
 #: Steps of a large table that are predicted.
 SAMPLE = 60
@@ -103,7 +103,7 @@ def scored(
             why.append(str(error))
     steps: list[ScoredStep] = []
     with (
-        jobs.progress(f"predicting {', '.join(map(str, tables))}", quiet) as report,
+        progress_bar(f"predicting {', '.join(map(str, tables))}", quiet) as report,
         workers(processes or usual_processes(len(chosen))) as run,
     ):
         for number, outcome in enumerate(outcomes(chosen, targets, run)):

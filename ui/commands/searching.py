@@ -21,7 +21,9 @@ from ui.present.machines import partition_words, unmeasured_words
 from ui.present.terminal import console as terminal
 from ui.present.terminal import show
 from ui.request import JobRequest
-from ui.service import jobs as shared_jobs
+from ui.service.cautions import caution, measured_here
+from ui.service.progress import progress_bar
+from ui.service.searches import ranking_of, tried
 
 
 def search_plans(
@@ -49,14 +51,14 @@ def search_plans(
     if verify is not None:
         _check_here(target.costs, request)
     setup = Setup(job, target, request.shared)
-    names = shared_jobs.tried(request, setup)
+    names = tried(request, setup)
     if verify is not None and any(split(name)[1] for name in names):
         raise SchedcastError("--verify runs one job, and --try varies it; drop one of the two")
     if verify is not None and verify > len(names):
         raise SchedcastError(f"--verify {verify}: there are {len(names)} candidates; choose at most that many, such as 3")
-    shared_jobs.caution([target], request)
-    with shared_jobs.progress(f"searching {job.label}", as_json) as progress:
-        result = shared_jobs.ranking_of(setup, names, progress, processes, cluster).result
+    caution([target], request)
+    with progress_bar(f"searching {job.label}", as_json) as progress:
+        result = ranking_of(setup, names, progress, processes, cluster).result
     right = True
     if verify is not None and result.fitting:
         rounds = QUICK_ROUNDS if quick else ROUNDS
@@ -75,7 +77,7 @@ def _check_here(model: CostModel, request: JobRequest) -> None:
         raise SchedcastError(f"--verify runs plans on this machine as it is; drop --scale {scale}")
     if profile is None and name not in (THIS_CPU, THIS_GPU):
         raise SchedcastError(f"--verify runs plans on this machine, and --machine {name} is another; drop --verify or --machine")
-    if profile is not None and not shared_jobs.measured_here(model):
+    if profile is not None and not measured_here(model):
         raise SchedcastError(f"--verify runs plans on this machine, and profile {profile} is of another; drop --verify or --profile")
     if (name == THIS_CPU) != (request.device == "cpu"):
         raise SchedcastError(f"--verify runs plans on --device {request.device}, and the predictions are for {name}; add --device cuda")
@@ -106,7 +108,7 @@ def _verified(
     wait_for_quiet(testbed, wait_s, quiet)
     if calibration:
         testbed.measure_machine(bench.profile)
-        with shared_jobs.progress(f"measuring the costs of {len(texts)} plans", quiet) as progress:
+        with progress_bar(f"measuring the costs of {len(texts)} plans", quiet) as progress:
             forecasts = measured_now(job, texts, shared, bench.profile, save_to=bench.place, testbed=testbed, progress=progress)
         texts = shortlist(forecasts, count, result.fitting[0].plan) or texts
     texts = texts[:count]

@@ -32,7 +32,7 @@ from ui.present import trainings as training_words
 from ui.present.terminal import console as terminal
 from ui.present.terminal import show
 from ui.request import JobRequest
-from ui.service import jobs
+from ui.service.progress import progress_bar
 
 #: By default, accuracy is measured about TIMES times, at least APART iterations apart; not at all in trainings shorter than SHORT.
 TIMES, APART, SHORT = 20, 20, 100
@@ -139,7 +139,7 @@ def run(
         return _judged(drawn.model_copy(update={"predicted_step_s": expected, "busy_share": others.stop().busy_share}), seconds, goals)
 
     try:
-        with jobs.progress(f"training {job.label}", as_json) as progress:
+        with progress_bar(f"training {job.label}", as_json) as progress:
             training.train(steps, timeline is not None, progress)
     except KeyboardInterrupt:
         if training.curves():

@@ -1,25 +1,20 @@
-"""What the command line and the app have in common: warnings about costs, progress bars, and predictions.
+"""What the app asks: its choices, the facts of machines, predictions, edited schedules and searches, each from a request.
 
 Requests of the app name built-in models, or those named when it was started, so that no user of the app can make it run other code.
 """
 
-import logging
 import math
-import os
-import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from calibrate.identity import comparable_cpu
-from calibrate.profiles import gpu_here, own_gpu_profile, warn_if_foreign
+from calibrate.profiles import own_gpu_profile
 from simulator.engine.costs.model import CostModel
 from simulator.engine.scenario import EAGER, GRAPH
-from simulator.machine.machine import HOST, Machine
+from simulator.machine.machine import HOST
 from simulator.machine.presets import HOSTS, THIS_CPU, THIS_GPU, machine_names, rated
-from simulator.model.job import DEFAULT, NAMED, product_precision
+from simulator.model.job import NAMED, product_precision
 from simulator.model.workloads import registry as workloads
 from simulator.plan.bodies.update import FORMS, STATE
 from simulator.plan.editor.editor import Fault, ScheduleEditor
@@ -27,38 +22,26 @@ from simulator.plan.editor.order import Order
 from simulator.predict.answers import Answers
 from simulator.predict.largest_batch import Fitting
 from simulator.predict.normal import normal
-from simulator.predict.search.ranking import Ranking, rank
-from simulator.predict.search.search import Cache, Progress, candidates
-from simulator.predict.search.search import search as searched
+from simulator.predict.search.ranking import Ranking
+from simulator.predict.search.search import Progress
 from simulator.predict.search.setup import Setup
-from simulator.predict.search.variants import read_tries
-from simulator.predict.search.workers import usual_processes, workers
-from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import Prediction
 from traces.documents.predictions import Normal, Predictions
-from traces.documents.profile import slug
 from traces.documents.timeline import Timeline
 from traces.errors import Refusal, required
 from traces.process import gc_paused
 from ui.present import machines
-from ui.present.machines import precision_words, specification_words, unmeasured_words
+from ui.present.machines import specification_words, unmeasured_words
 from ui.request import JobRequest, check_steered, start_models, stored_profiles
 from ui.service.cache import answers_of, asked_of, editor_of, predicted, reordered, stamp_now, target_of
+from ui.service.cautions import measured_here
+from ui.service.searches import ranking_of, tried
 
-#: Variable of the environment, and its value, by which a command writes its progress as lines.
-PROGRESS, LINES = "SCHEDCAST_PROGRESS", "lines"
-#: The command line, for `python -m`.
-COMMAND_LINE = f"{__package__.removesuffix('.service')}.cli"
-#: The most notes of a profile that are logged with a prediction.
-MOST_NOTES = 3
 #: Acquired while the app predicts: its sessions share the cache, and Python uses only one processor core at a time.
 _ONE_AT_A_TIME = threading.Lock()
 #: Acquired while the app searches in separate processes, so that other sessions can predict meanwhile.
 _ONE_SEARCH = threading.Lock()
-log = logging.getLogger("schedcast")
-
-
 #: By the field of a request, the names that the app offers for it. The first is the initial choice.
 Choices = Mapping[str, tuple[str, ...]]
 
@@ -111,79 +94,6 @@ class OnBoard:
     own: Answer
     faults: tuple[Fault, ...] = ()
     edited: Answer | None = None
-
-
-def caution(targets: Sequence[Target], request: JobRequest) -> None:
-    """Warn of what makes the costs of a request's targets less reliable, and say what its precision means there, if that is the default."""
-    for target in targets:
-        caution_costs(target.costs, request.profile)
-    machines = [target.machine for target in targets if target.costs.shown_precision(request.precision) == DEFAULT]
-    caution_precision(machines, DEFAULT)
-
-
-def caution_costs(model: CostModel, profile: Path | None) -> None:
-    """Warn if costs come from another machine, were not measured, or were measured under unusual conditions."""
-    used = model.profile
-    if used is not None and used.notes:
-        rest = f"; and {len(used.notes) - MOST_NOTES} more notes" if len(used.notes) > MOST_NOTES else ""
-        log.warning("profile of %s: %s%s", used.identity.name, "; ".join(used.notes[:MOST_NOTES]), rest)
-    if profile is not None and used is not None and used.identity.kind == "gpu":
-        own_gpu = gpu_here()
-        if own_gpu is None or slug(own_gpu) != slug(used.identity.gpu):
-            log.warning("profile %s is of %s, this machine has %s", profile, used.identity.gpu, own_gpu or "no GPU that PyTorch can use")
-    elif profile is not None and used is not None:
-        warn_if_foreign(used, profile)
-    elif model.machine.name == THIS_CPU and used is None:
-        log.warning("this machine is not calibrated: costs are from specifications; schedcast calibrate measures them")
-
-
-def measured_here(model: CostModel) -> bool:
-    """Whether the measured costs of a model are this machine's own."""
-    used = model.profile
-    if used is None or used.identity.kind != "gpu":
-        return used is None or not used.matches(comparable_cpu())
-    own_gpu = gpu_here()
-    return own_gpu is not None and slug(own_gpu) == slug(used.identity.gpu)
-
-
-def caution_precision(machines: Iterable[Machine], precision: str) -> None:
-    """Say what the default precision means on GPUs that have TF32."""
-    words = precision_words(machines, precision)
-    if words:
-        log.warning("%s", words)
-
-
-@contextmanager
-def progress(title: str, quiet: bool = False):
-    """Show a progress bar with the time left on standard error, unless `quiet`. Yields `report(done, total, text)`.
-
-    For a process that reads it (LINES in the environment), each step is a line instead: `validating lenet5-b64: 12 of 60, mm`.
-    """
-    if os.environ.get(PROGRESS) == LINES and not quiet:
-        yield lambda done, total, text: print(f"{title}: {done} of {total}, {text[:40]}", file=sys.stderr, flush=True)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = [
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[text]}"),
-    ]
-    console = Console(file=sys.stderr)
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal, refresh_per_second=4) as bar:
-        task = bar.add_task(title, total=None, text="")
-        yield lambda done, total, text: bar.update(task, completed=done, total=total, text=text[:40])
-
-
-@contextmanager
-def stages(title: str, count: int, quiet: bool = False):
-    """Show on standard error which of `count` stages is at work. Yields `progress(stage)`, to be called before each of them."""
-    with progress(title, quiet) as report:
-        numbers = iter(range(count))
-        yield lambda stage: report(next(numbers, count), count, stage)
 
 
 def choices() -> Choices:
@@ -300,20 +210,6 @@ def search(request: JobRequest, progress: Progress) -> Ranking:
         setup = Setup(asked.job, asked.target, request.shared)
     with _ONE_SEARCH:
         return ranking_of(setup, tried(request, setup), progress)
-
-
-def tried(request: JobRequest, setup: Setup) -> list[str]:
-    """The plans that a search of a request tries. Raises SchedcastError for strategies that no executor runs, and for unknown options."""
-    strategies.check_shared(request.strategies or strategies.names(), setup.shared)
-    for text in request.strategies:
-        strategies.require_executed(strategies.parse(text, setup.shared)[0])
-    return candidates(setup, request.strategies, read_tries(request.tries) if request.tries else None)
-
-
-def ranking_of(setup: Setup, names: Sequence[str], progress: Progress, processes: int | None = None, cluster: str | None = None) -> Ranking:
-    """Search among `names` with the cache, in several processes or on a Dask cluster, and rank the plans."""
-    with workers(processes or usual_processes(len(names)), cluster) as run:
-        return rank(searched(setup, names, run, progress, cache=Cache(setup.digest)))
 
 
 def _answer(own: Answers, text: str) -> Answer | Refusal:

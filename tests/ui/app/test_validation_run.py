@@ -19,8 +19,7 @@ from ui.app.runs import CommandRun
 from ui.app.validation_run import free_folder
 from ui.present.report import write_report
 from ui.request import JobRequest
-from ui.service import jobs
-from ui.service.jobs import LINES, PROGRESS
+from ui.service.progress import LINES, PROGRESS, progress_bar
 
 REQUEST = JobRequest(
     "lenet5", 64, 32, "sgd", "for", precision="fp32", devices=2, settings=("alpha=2",), strategies=("baseline", "turbodl")
@@ -164,9 +163,9 @@ def test_an_uploaded_report_is_shown_in_every_tab(start, tmp_path):
 
 def test_progress_of_a_command_that_is_read_is_in_lines(monkeypatch, capsys):
     monkeypatch.setenv(PROGRESS, LINES)
-    with jobs.progress("validating lenet5-b64") as report:
+    with progress_bar("validating lenet5-b64") as report:
         report(12, 60, "mm")
-    with jobs.progress("validating lenet5-b64", quiet=True) as report:
+    with progress_bar("validating lenet5-b64", quiet=True) as report:
         report(13, 60, "mm")
     line = capsys.readouterr().err
     assert line == "validating lenet5-b64: 12 of 60, mm\n"

@@ -25,7 +25,7 @@ from ui.commands import quiet as commands_quiet
 from ui.commands import reproducing
 from ui.present import reproductions
 from ui.present.blocks import Group
-from ui.service import jobs
+from ui.service.progress import progress_bar
 
 SMALL = fusion.FusionScope(
     phases=("lenet5", 8),
@@ -473,7 +473,7 @@ def test_a_measurement_is_shown_beside(small, monkeypatch, paper, tmp_path, same
     monkeypatch.setattr(measuring, "validate", lambda *given, **more: outcome)
     monkeypatch.setattr(CpuTestbed, "measure_machine", lambda self, profile: None)
     looks = []
-    with_measurements, numbers = measuring.measure_paper(reproduce.get("fusion"), paper, partial(jobs.progress, quiet=True), looks.append)
+    with_measurements, numbers = measuring.measure_paper(reproduce.get("fusion"), paper, partial(progress_bar, quiet=True), looks.append)
     assert (len(with_measurements.measured), numbers) == (1, same)
     assert [testbed.identity.kind for testbed in looks] == ["cpu"]
     assert with_measurements.notes[-1].startswith("Measured on this machine: ")
@@ -527,4 +527,4 @@ def test_a_paper_without_measurements_says_so(paper, monkeypatch):
     monkeypatch.setattr(turbodl, "measurements", lambda gpu: [])
     monkeypatch.setattr(measuring, "gpu_here", lambda: None)
     with pytest.raises(SchedcastError, match="nothing to measure on this machine, which has no GPU"):
-        measuring.measure_paper(reproduce.get("turbodl"), paper, partial(jobs.progress, quiet=True), print)
+        measuring.measure_paper(reproduce.get("turbodl"), paper, partial(progress_bar, quiet=True), print)
