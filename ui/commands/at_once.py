@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from calibrate.profiles import open_profile
@@ -91,8 +92,8 @@ def _quick_enough(known: Known) -> Known | None:
 def _measure(known: Known, request: JobRequest, most_s: float | None, quiet: bool) -> bool:
     from calibrate.cpu.sampler import ROUNDS
     from calibrate.planned import calibration_seconds
-    from calibrate.testbeds import cpu_testbed, monitor_of
-    from ui.commands.quiet import note_others, wait_for_quiet
+    from calibrate.testbeds import cpu_testbed
+    from ui.commands.bench import Bench, wait_for_quiet
 
     first = next(iter(known))
     testbed = cpu_testbed(request.placement(), first.precision)
@@ -103,21 +104,13 @@ def _measure(known: Known, request: JobRequest, most_s: float | None, quiet: boo
     print(f"schedcast: measuring {what}, about {rough_time(seconds)} (--no-calibrate forbids it)", file=sys.stderr, flush=True)
     before = len(profile.costs)
     wait_for_quiet(testbed, 0.0, quiet)
-    others = monitor_of(testbed)()
-    testbed.measure_machine(profile)
-    with progress_bar(f"measuring {first.label}", quiet) as shown:
+    with closing(testbed), progress_bar(f"measuring {first.label}", quiet) as shown:
         progress = shown if most_s is None else _until(time.monotonic() + most_s, shown)
         try:
-            for job, own in known.items():
-                plans = [forecast.plan for forecast in own.values()]
-                testbed.calibrate(plans, testbed.machine(profile), profile.measuring(job.model), place, progress)
-                profile.save(place)
+            plans = {job: [forecast.plan for forecast in own.values()] for job, own in known.items()}
+            Bench(testbed, profile, place, calibration=True).measure(plans, progress)
         except TimeIsUpError:
             print(f"schedcast: stopped measuring after {rough_time(MOST_S)}; --calibrate measures the rest", file=sys.stderr)
-        finally:
-            testbed.close()
-    note_others(profile, others)
-    profile.save(place)
     return len(profile.costs) > before
 
 

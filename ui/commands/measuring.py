@@ -4,7 +4,6 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +12,9 @@ import typer
 
 from calibrate.cpu.testbed import CpuTestbed
 from calibrate.planned import plan_all
-from calibrate.profiles import open_profile, warn_if_foreign
+from calibrate.profiles import open_profile
 from calibrate.rounds import QUICK_ROUNDS, ROUNDS
-from calibrate.testbed import Testbed
-from calibrate.testbeds import monitor_of, testbed_for
+from calibrate.testbeds import testbed_for
 from calibrate.traced.from_trace import profile_from_trace
 from calibrate.validation import Outcome
 from calibrate.validation import validate as compare
@@ -35,8 +33,8 @@ from traces.files import check_writable, kind_at
 from traces.outputs import OutputFolder, check_outputs
 from traces.units import duration, error, percent, rough_time
 from ui.commands import schedules
+from ui.commands.bench import Bench, wait_for_quiet
 from ui.commands.output import REPORT, print_document, print_then_write, write_page
-from ui.commands.quiet import note_others, wait_for_quiet
 from ui.present import report, validations
 from ui.present.blocks import Sentences
 from ui.present.labels import busy_line
@@ -129,14 +127,10 @@ def calibrate(request: JobRequest, output: Path | None, as_json: bool, wait_s: f
         raise next(iter(refused.values())).error
     for label, refusal in refused.items():
         print(f"schedcast: {strategies.parse(label, shared)[0].name} skipped: {refusal.words}", file=sys.stderr)
+    bench = Bench(testbed, profile, place, calibration=True)
     wait_for_quiet(testbed, wait_s, as_json)
-    testbed.measure_machine(profile)
-    machine, others = testbed.machine(profile), monitor_of(testbed)()
     with progress_bar(f"calibrating {job.label}", as_json) as progress:
-        plans = [forecast.plan for forecast in forecasts.values()]
-        tried = testbed.calibrate(plans, machine, profile.measuring(job.model), place, progress)
-    busy_share = note_others(profile, others)
-    profile.save(place)
+        tried, busy_share = bench.measure({job: [forecast.plan for forecast in forecasts.values()]}, progress)
     _show_failures(profile)
     measured = tried - len(profile.new_failures)
     total = len(profile.costs) + len(profile.collectives)
@@ -156,32 +150,6 @@ def calibrate(request: JobRequest, output: Path | None, as_json: bool, wait_s: f
 def _show_failures(profile: Profile) -> None:
     for key, why in profile.new_failures.items():
         print(f"schedcast: not measured: {key.partition('|')[0]}: {why}; its cost is estimated from other ops", file=sys.stderr)
-
-
-@dataclass(frozen=True)
-class Bench:
-    """What plans are measured on: a testbed, its profile, and where that is stored (None: nowhere).
-
-    `calibration`: whether their costs are measured too.
-    """
-
-    testbed: Testbed
-    profile: Profile
-    place: Path | None
-    calibration: bool
-
-    @classmethod
-    def of(cls, request: JobRequest, testbed: Testbed, calibration: bool) -> "Bench":
-        """With the request's profile. Costs of two machines are never mixed: with those of another one, nothing is stored.
-
-        Raises SchedcastError for a profile that cannot be read, or not be written although costs are measured.
-        """
-        profile, place = open_profile(request.profile, calibration and request.profile is None, testbed.identity)
-        if warn_if_foreign(profile, place, testbed.identity) and calibration:
-            return cls(testbed, Profile(identity=testbed.identity), None, calibration)
-        if calibration:
-            check_writable(place)
-        return cls(testbed, profile, place, calibration)
 
 
 def validate(

@@ -81,9 +81,9 @@ def _measured(source: reproduce.Source, paper: Paper, quiet: bool, wait_s: float
     """The paper with this machine's measurements, and whether their results are plain PyTorch's. A note says why nothing was measured."""
     with interrupts_delayed():
         from calibrate import reproduction as measuring  # here, because these load torch
-        from ui.commands.quiet import wait_for_quiet
+        from ui.commands.bench import wait_for_quiet
     try:
-        look = partial(wait_for_quiet, wait_s=wait_s, as_json=quiet)
+        look = partial(wait_for_quiet, wait_s=wait_s, quiet=quiet)
         return measuring.measure_paper(source, paper, partial(progress_bar, quiet=quiet), look)
     except SchedcastError as error:
         note = f"Nothing was measured for {source.name}: {error}."

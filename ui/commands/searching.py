@@ -99,8 +99,8 @@ def _verified(
     """
     from calibrate.testbeds import testbed_for
     from calibrate.verification import measured_now, shortlist, verified, worth_measuring
-    from ui.commands.measuring import Bench, run_validation
-    from ui.commands.quiet import wait_for_quiet
+    from ui.commands.bench import Bench, wait_for_quiet
+    from ui.commands.measuring import run_validation
 
     shared, testbed = request.shared, testbed_for(request.placement(), job.precision)
     bench = Bench.of(request, testbed, calibration)

@@ -26,8 +26,8 @@ from traces.documents.training import AUTOGRAD, ONE_BATCH, TrainingRun, largest_
 from traces.errors import SchedcastError, UnknownNameError
 from traces.outputs import Output, OutputFolder, check_outputs
 from ui.commands import schedules
+from ui.commands.bench import wait_for_quiet
 from ui.commands.output import TRAINING, print_then_write, write_page
-from ui.commands.quiet import wait_for_quiet
 from ui.present import trainings as training_words
 from ui.present.terminal import console as terminal
 from ui.present.terminal import show

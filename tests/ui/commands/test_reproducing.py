@@ -21,8 +21,7 @@ from traces.documents.reproduction import OK, Figure, Paper, PaperCase, Reproduc
 from traces.documents.spans import overlapped_kernel_seconds, overlapped_seconds, phase_stretches
 from traces.documents.timeline import Span, Timeline
 from traces.errors import Code, Refusal, SchedcastError, UnknownNameError, UnusableFileError
-from ui.commands import quiet as commands_quiet
-from ui.commands import reproducing
+from ui.commands import bench, reproducing
 from ui.present import reproductions
 from ui.present.blocks import Group
 from ui.service.progress import progress_bar
@@ -486,7 +485,7 @@ def test_a_measurement_is_shown_beside(small, monkeypatch, paper, tmp_path, same
 def test_measuring_says_that_the_machine_is_busy(paper, monkeypatch, capsys):
     """The look is that of the other commands that measure; `--wait` gives it seconds."""
     waits = []
-    monkeypatch.setattr(commands_quiet, "wait_until_quiet", lambda monitor, wait_s, progress: waits.append(wait_s) or 0.4)
+    monkeypatch.setattr(bench, "wait_until_quiet", lambda monitor, wait_s, progress: waits.append(wait_s) or 0.4)
     monkeypatch.setattr(
         measuring, "validate", lambda *given, **more: Outcome(sample_validation([run.result for run in comparisons()]), {}, {}, True, 0)
     )

@@ -11,7 +11,7 @@ from tests.support.places import ROOT
 from tests.support.refusals import refused
 from traces.documents.profile import Identity, Profile
 from traces.errors import SchedcastError
-from ui.commands.measuring import Bench
+from ui.commands.bench import Bench
 from ui.commands.schedules import opened
 from ui.request import JobRequest, machine_named
 
