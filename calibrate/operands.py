@@ -5,7 +5,8 @@ operands are so small that neither states nor gradients overflow.
 """
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import zip_longest
 from math import prod
@@ -16,6 +17,7 @@ import torch
 from executors.binding import op_tasks
 from simulator.model.ops.aten_json import resolve
 from simulator.plan.bodies.op_class import op_class
+from simulator.plan.ops import row
 from simulator.plan.plan import Plan
 from simulator.plan.task import OPTIMIZER_STATE, Operand, Task, Value
 
@@ -45,8 +47,7 @@ def elements_of(task: Task) -> dict[str, Elements]:
     """By value that the task reads or changes, what its elements must be."""
     known: dict[str, Elements] = {}
     for op in op_tasks(task):
-        rule = _RULES.get(op.body.op.split(".")[1].removesuffix("_")) if op.body.op else None
-        for operand, elements in rule(_arguments(op)) if rule is not None else ():
+        for operand, elements in _indices(op) if op.body.op else ():
             former = known.get(operand.value, elements)
             known[operand.value] = former if former.total is not None else min(elements, former, key=lambda each: each.below)
     return {operand.value: known.get(operand.value, Elements()) for operand in task.inputs}
@@ -63,6 +64,41 @@ def _arguments(op: Task) -> Arguments:
     names = (argument.name for argument in resolve(op.body.target)._schema.arguments)
     given = dict(zip(names, placed(json.loads(op.body.args)), strict=False))
     return given | {name: placed(item) for name, item in json.loads(op.body.kwargs).items()} | {"": op.writes}
+
+
+def _indices(op: Task) -> Iterator[tuple[Operand, Elements]]:
+    """What the operands of an op must hold, by its row in the table of ops."""
+    holds = row(op.body.op).holds
+    given = _arguments(op) if holds else {}
+    if holds in _RULES:
+        yield from _RULES[holds](given)
+        return
+    for term in filter(None, holds.split(", ")):
+        match = _TERM.fullmatch(term)
+        assert match is not None, f"a row says that {op.body.op} holds {term!r}"
+        how, name, relation, extent = match.groups()
+        if relation == "=":
+            yield given[name], Elements(total=_extent(given, extent))
+        else:
+            yield given[name], Elements(_extent(given, extent), increasing=how == "sorted ")
+
+
+#: A term of `holds` of a row of the table of ops: `sum self = result[0]`, `index < self[dim]`, `sorted offsets < indices`.
+_TERM = re.compile(r"(sum |sorted )?(\w+) ([<=]) (\w+(?:\[[\w:-]+\])?)")
+
+
+def _extent(given: Arguments, text: str) -> int:
+    """The extent that a term states: that of a tensor in a dimension, the number of its elements, or an argument that is a number."""
+    name, _, dim = text.rstrip("]").partition("[")
+    stated = given[""][0] if name == "result" else given[name]
+    if not isinstance(stated, Operand):
+        return stated
+    shape = stated.shape
+    if dim.endswith(":"):
+        return prod(shape[int(dim[:-1]) :])
+    if not dim or not shape:
+        return prod(shape)
+    return shape[: int(dim) + 1][-1] if dim.isdecimal() else shape[given[dim]]
 
 
 def _of_list(given: Arguments) -> Indices:
@@ -82,51 +118,6 @@ def _of_list(given: Arguments) -> Indices:
     return indices
 
 
-def _of_dim(given: Arguments) -> Indices:
-    """Indexing along one dimension."""
-    shape = given["self"].shape
-    return [(given["index"], Elements(shape[given["dim"]] if shape else 1))]
-
-
-def _of_all(given: Arguments) -> Indices:
-    """Indexing of all elements, flattened."""
-    return [(given["index"], Elements(prod(given["self"].shape)))]
-
-
-def _of_image(dims: int) -> Callable[[Arguments], Indices]:
-    """Positions within the last `dims` dimensions, flattened."""
-    return lambda given: [(given["indices"], Elements(prod(given["self"].shape[-dims:])))]
-
-
-def _of_classes(given: Arguments) -> Indices:
-    """Classes, which lie along dimension 1 of a batch."""
-    return [(given["target"], Elements(given["self"].shape[:2][-1]))]
-
-
-def _of_logits(given: Arguments) -> Indices:
-    """Classes of rows of logits."""
-    return [(given["labels"], Elements(given["logits"].shape[1]))]
-
-
-def _of_rows(given: Arguments) -> Indices:
-    """Lookup in the rows of a table, or the gradient of one."""
-    rows = given["weight"].shape[0] if "weight" in given else given["num_weights"]
-    return [(given["indices"], Elements(rows))]
-
-
-def _of_bags(given: Arguments) -> Indices:
-    """Lookup in the rows of a table, summed over bags that begin at offsets, or the gradient of this."""
-    count = prod(given["indices"].shape)
-    bags = [(given["offset2bag"], Elements(given["grad"].shape[0], increasing=True))] if "grad" in given else []
-    largest = [(given["maximum_indices"], _of_rows(given)[0][1])] if "maximum_indices" in given else []
-    return [*_of_rows(given), (given["offsets"], Elements(count, increasing=True)), *bags, *largest]
-
-
-def _counted(given: Arguments) -> Indices:
-    """Ops with a row for each element that is not zero, or with as many as the sum of the elements."""
-    return [(given.get("repeats") or given["self"], Elements(total=given[""][0].shape[0]))]
-
-
 def _masked(given: Arguments) -> Indices:
     """Selection by a mask, which may be repeated along dimensions, or its reverse, with as many elements at least."""
     mask, selected = given["mask"], prod((given["source"] if "source" in given else given[""][0]).shape)
@@ -142,23 +133,8 @@ def _of_groups(given: Arguments) -> Indices:
     return [(given["offs"], Elements(ends=rows))]
 
 
-#: By op. A final `_`, for changes in place, is omitted.
-_RULES: dict[str, Callable[[Arguments], Indices]] = {
-    **dict.fromkeys(("index", "_unsafe_index", "index_put", "_index_put_impl", "_unsafe_index_put"), _of_list),
-    **dict.fromkeys(("gather", "index_select", "index_add", "index_copy", "index_fill"), _of_dim),
-    **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce"), _of_dim),
-    **dict.fromkeys(("take", "put"), _of_all),
-    **dict.fromkeys(("max_pool2d_with_indices_backward", "adaptive_max_pool2d_backward", "max_unpool2d"), _of_image(2)),
-    **dict.fromkeys(("max_pool3d_with_indices_backward", "adaptive_max_pool3d_backward", "max_unpool3d"), _of_image(3)),
-    **dict.fromkeys(("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward"), _of_classes),
-    **dict.fromkeys(("cross_entropy", "cross_entropy_backward"), _of_logits),
-    **dict.fromkeys(("embedding", "embedding_dense_backward"), _of_rows),
-    **dict.fromkeys(("nonzero", "repeat_interleave"), _counted),
-    **dict.fromkeys(("masked_select", "masked_scatter"), _masked),
-    "expect": lambda given: [(given["value"], Elements(total=given["expected"]))],
-    "_grouped_mm": _of_groups,
-    **dict.fromkeys(("_embedding_bag", "_embedding_bag_backward"), _of_bags),
-}
+#: The rules of rows whose `holds` is one word.
+_RULES: dict[str, Callable[[Arguments], Indices]] = {"indexed": _of_list, "masked": _masked, "groups": _of_groups}
 
 
 #: Optimizer states that are sums of squares, which are never negative.
@@ -167,12 +143,6 @@ _SQUARES = frozenset({"sum", "square_avg", "acc_delta", "exp_avg_sq"})
 RECTIFIED = "rectified"
 #: Uniform within 1 / sqrt(last extent) of zero, as PyTorch initializes the weights of recurrent layers; states are then in (-1, 1).
 BOUNDED = "bounded"
-#: By op, the positions of the arguments with the statistics that its forward op has saved.
-_STATISTICS = {
-    "aten.native_batch_norm_backward.default": (5, 6), "aten.native_layer_norm_backward.default": (3, 4),
-    "aten._fused_rms_norm_backward.default": (3,),
-}  # fmt: skip
-_RECTIFIERS = frozenset({"aten.relu.default", "aten.relu_.default", "aten.hardtanh.default", "aten.hardtanh_.default"})
 
 
 class OperandPool:
@@ -246,7 +216,7 @@ def geometries(task: Task, plan: Plan) -> dict[str, tuple]:
 
 def rectified(plan: Plan) -> set[str]:
     """Values that are a ReLU's result. A max-pool takes less time on them than on normal numbers, since its branches are predictable."""
-    tasks = [task for task in plan.every_task if getattr(task.body, "target", "") in _RECTIFIERS]
+    tasks = [task for task in plan.every_task if row(getattr(task.body, "target", "")).rectifies]
     return {operand.value for task in tasks for operand in (*task.writes, *task.mutates)}
 
 
@@ -276,7 +246,7 @@ def saved_statistics(task: Task) -> frozenset[str]:
     """The values that a norm's backward op reads as the statistics of its forward op."""
     names = set()
     for op in op_tasks(task):
-        arguments = json.loads(op.body.args) if op.body.target in _STATISTICS else ()
-        positions = _STATISTICS.get(op.body.target, ())
+        positions = row(op.body.target).statistics
+        arguments = json.loads(op.body.args) if positions else ()
         names |= {op.inputs[arguments[p]["$"]].value for p in positions if arguments[p] is not None}
     return frozenset(names)

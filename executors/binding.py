@@ -5,7 +5,7 @@ A carried storage has one tensor for the whole run. Every other value lives in a
 Results get the strides that the plan states. A plan is captured with the CPU's kernels, and it is right only for their strides: if PyTorch
 asked whether a tensor is contiguous, the answer is part of the plan. `native_group_norm` refuses other strides, `as_strided` reads other
 elements, and `view` raises an error. On CUDA an op may return other strides: cuDNN prefers channels-last, and fused attention places heads
-next to features. Opaque results (`simulator.plan.bodies.opcall.OPAQUE`) keep their strides.
+next to features. Opaque results (`opaque` of a row of `simulator.plan.ops`) keep their strides.
 """
 
 import json

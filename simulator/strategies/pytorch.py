@@ -11,8 +11,9 @@ from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.graph import Op, TrainingGraph
 from simulator.model.job import Job
-from simulator.plan.bodies.op_class import KERNELS, op_class
+from simulator.plan.bodies.op_class import op_class
 from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.ops import row
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, PARAMETER, Task
 from simulator.strategies.builder import PlanBuilder
@@ -37,7 +38,7 @@ def _join(first: Op, second: Op) -> Op | None:
     """One op with the results of both; None if they are not parts of one op."""
     a, b = first.body, second.body
     same = a.target == b.target and a.kwargs == b.kwargs and first.reads == second.reads and first.layer == second.layer
-    if a.target not in KERNELS or not same or set(a.outputs) & set(b.outputs):
+    if row(a.target).kernels is None or not same or set(a.outputs) & set(b.outputs):
         return None
     *arguments, mask = json.loads(a.args)
     *others, other_mask = json.loads(b.args)

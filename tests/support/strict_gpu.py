@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from simulator.plan.bodies.opcall import OPAQUE
+from simulator.plan.ops import row
 from tests.fake_gpu import FakeGpu
 from tests.fake_gpu.errors import FakeGpuError
 
@@ -41,9 +41,10 @@ class StrictGpu(FakeGpu):
         if name in READ:
             args = tuple(self._take(name, a) if i in READ[name] and isinstance(a, Tensor) else a for i, a in enumerate(args))
         results = super()._run(func, args, kwargs)
-        if name not in OPAQUE:
+        opaque = row(str(func)).opaque
+        if not opaque:
             return results
-        return tuple(self._keep(result) if position in OPAQUE[name] else result for position, result in enumerate(results))
+        return tuple(self._keep(result) if position in opaque else result for position, result in enumerate(results))
 
     def _keep(self, result: Tensor) -> Tensor:
         reversed_dims = tuple(reversed(range(result.dim())))

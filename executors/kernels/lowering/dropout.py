@@ -18,7 +18,8 @@ from torch import Tensor
 
 from executors.binding import Binding, Instance
 from executors.kernels.ops import compile_call
-from simulator.plan.bodies.opcall import RANDOM, DrawnPart, drawn_part
+from simulator.plan.bodies.opcall import DrawnPart, drawn_part
+from simulator.plan.ops import ROWS
 from simulator.plan.task import Task
 from traces.errors import SchedcastError
 
@@ -195,7 +196,8 @@ _DROPOUT: dict[str, Callable[[Task, Binding], Callable[[Instance], None] | None]
 }
 TARGETS = _DROPOUT | {
     target: lambda task, binding: lower(task, binding, _own_draw)
-    for name in RANDOM
+    for name, row in ROWS.items()
+    if row.draws
     for target in _overloads(name)
     if target not in _DROPOUT
 }

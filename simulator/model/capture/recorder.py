@@ -23,8 +23,9 @@ from simulator.model.capture.known_values import KnownValues, UnknownContentErro
 from simulator.model.graph import Op
 from simulator.model.ops.aten_json import encode, name_of, text_of
 from simulator.model.ops.recurrent_layers import launches
-from simulator.plan.bodies.op_class import KERNELS, op_class
+from simulator.plan.bodies.op_class import op_class
 from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.ops import row
 from simulator.plan.task import ACTIVATION, AGAIN, BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, Operand, Value, ViewStep, allowed
 from traces.errors import Code, SchedcastError
 
@@ -236,7 +237,7 @@ class Recorder(TorchDispatchMode):
             return
         mask = _mask_position(func)
         # The kernels of dX and dW are separate ops.
-        if mask is not None and str(func) in KERNELS and args[mask][0] and any(args[mask][1:]):
+        if mask is not None and row(str(func)).kernels and args[mask][0] and any(args[mask][1:]):
             only_x = [True] + [False] * (len(args[mask]) - 1)
             rest = [False, *args[mask][1:]]
             outs = list(result)

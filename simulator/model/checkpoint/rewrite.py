@@ -7,14 +7,8 @@ from itertools import count
 from simulator.model.checkpoint.blocks import Block
 from simulator.model.checkpoint.repeats import Repeats, without_statistics
 from simulator.model.graph import Op, TrainingGraph
-from simulator.plan.bodies.op_class import op_class
+from simulator.plan.ops import EVERY_SECOND, SAVED, row
 from simulator.plan.task import AGAIN, BACKWARD, FORWARD, Operand
-
-#: Products by weights, of which `selective` saves every other one, and the classes of ops whose results it also saves.
-_PRODUCTS = frozenset({"aten.mm.default", "aten.addmm.default", "aten._grouped_mm.default"})
-_KEPT_CLASSES = frozenset({"conv", "recurrent"})
-#: What the names of all ops of attention begin with, also of those on a GPU.
-_ATTENTION = "aten._scaled_dot_product_"
 
 
 def kept_by_selective(graph: TrainingGraph, block: Block) -> set[int]:
@@ -34,9 +28,8 @@ def keeping() -> Callable[[str], bool]:
     products = count()
 
     def keeps(target: str) -> bool:
-        if target in _PRODUCTS:
-            return next(products) % 2 == 0
-        return op_class(target) in _KEPT_CLASSES or (_ATTENTION in target and "backward" not in target)
+        policy = row(target).selective
+        return policy == SAVED or (policy == EVERY_SECOND and next(products) % 2 == 0)
 
     return keeps
 

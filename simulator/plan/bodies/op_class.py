@@ -1,60 +1,25 @@
-"""Classes of aten ops that reach similar shares of a device's peak, for the roofline of unmeasured ops.
-
-A class with a dot is a subclass of the one before the dot, and a table that lacks the subclass uses the class.
-"""
+"""The class and the work of an op, for the roofline of unmeasured ops."""
 
 import json
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import NamedTuple
 
+from simulator.plan.ops import name_of, row
 from simulator.plan.task import HasOperands, Work
-
-# Backward ops whose `output_mask`, their last argument, selects the results: a kernel computes dX, and another one dW and dB.
-# Each kernel reads what it needs by itself, so that an op with both reads the gradient twice.
-
-
-class Kernels(NamedTuple):
-    """By position, the tensor arguments that the kernel of dX reads, and those that the kernel of the other results reads."""
-
-    of_input: tuple[int, ...]
-    of_parameters: tuple[int, ...]
-
-
-#: convolution_backward(gradient, input, weight, ...), native_layer_norm_backward(gradient, input, shape, mean, rstd, weight, bias, ...),
-#: native_group_norm_backward(gradient, input, mean, rstd, weight, ...) and _fused_rms_norm_backward(gradient, input, shape, rstd, weight,
-#: ...).
-KERNELS: Mapping[str, Kernels] = MappingProxyType(
-    {
-        "aten.convolution_backward.default": Kernels((0, 2), (0, 1)),
-        "aten.native_layer_norm_backward.default": Kernels((0, 1, 3, 4, 5), (0, 1, 3, 4)),
-        "aten.native_group_norm_backward.default": Kernels((0, 1, 2, 3, 4), (0, 1, 2, 3)),
-        "aten._fused_rms_norm_backward.default": Kernels((0, 1, 3, 4), (0, 1, 3)),
-    }
-)
-
-
-#: Ops that read only the indexed elements of the argument at this position.
-_TABLES = {
-    **dict.fromkeys(("embedding", "index_select", "gather", "index", "_unsafe_index", "nll_loss_forward", "nll_loss2d_forward"), 0),
-    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), 1),
-}
 
 
 def kernels(target: str, args: str) -> int:
     """How many kernels an op runs with the arguments `args` (JSON): 1 for ops without such a mask."""
-    return len(_running(target, json.loads(args))) if target in KERNELS else 1
+    return len(_running(target, json.loads(args))) if row(target).kernels else 1
 
 
 def reads(task: HasOperands, target: str, args: str) -> tuple[float, ...]:
-    """How often an op's kernels read each of the task's inputs: once, unless it is one of KERNELS; of a table, the share that they read."""
-    name = target.split(".")[1]
-    if target not in KERNELS and name not in _TABLES:
+    """How often an op's kernels read each of the task's inputs: once, unless a kernel computes dX; of a table, the share that they read."""
+    own = row(target)
+    if own.kernels is None and own.looks_up is None:
         return (1,) * len(task.inputs)
     arguments = json.loads(args)
-    if name in _TABLES:
-        table = arguments[_TABLES[name]]["$"]
-        share = _looked_up(task, name, arguments) / max(1, task.inputs[table].elements)
+    if own.looks_up is not None:
+        table = arguments[own.looks_up]["$"]
+        share = _looked_up(task, name_of(target), arguments) / max(1, task.inputs[table].elements)
         return tuple(min(1.0, share) if number == table else 1 for number in range(len(task.inputs)))
     counts = [0] * len(task.inputs)
     for positions in _running(target, arguments):
@@ -74,38 +39,11 @@ def _looked_up(task: HasOperands, name: str, arguments: list) -> int:
 def _running(target: str, arguments: list) -> list[tuple[int, ...]]:
     """What each kernel that runs reads."""
     first, *others = arguments[-1]
-    return [own for own, runs in zip(KERNELS[target], (first, any(others)), strict=True) if runs]
+    return [own for own, runs in zip(row(target).kernels or (), (first, any(others)), strict=True) if runs]
 
 
-_BY_NAME = {
-    "conv": ("convolution", "convolution_backward", "_slow_conv2d_forward", "mkldnn_convolution"),
-    "matmul": ("mm", "add_mm", "_grouped_mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"),
-    "matmul.attention": ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
-    "norm": ("native_batch_norm", "native_batch_norm_backward", "native_group_norm", "native_group_norm_backward"),
-    "norm.layer": ("native_layer_norm", "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward"),
-    "norm.softmax": (
-        "_log_softmax", "_log_softmax_backward_data", "_softmax", "_safe_softmax", "_softmax_backward_data", "cross_entropy",
-        "cross_entropy_backward",
-    ),
-    "pool": (
-        "max_pool2d_with_indices", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d",
-    ),
-    "pool.backward": (
-        "max_pool2d_with_indices_backward", "avg_pool2d_backward", "avg_pool3d_backward", "_adaptive_avg_pool2d_backward",
-        "upsample_nearest2d_backward", "upsample_bilinear2d_backward",
-    ),
-    "reduction": ("sum", "mean", "amax", "amin", "max", "argmax", "var", "var_mean", "linalg_vector_norm", "nll_loss_forward", "norm"),
-    "gather": (
-        "embedding", "embedding_dense_backward", "_embedding_bag", "_embedding_bag_backward", "index", "index_add", "index_add_",
-        "index_copy", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put", "index_select", "gather",
-        "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "nll_loss_backward",
-    ),
-    "recurrent": ("rnn", "rnn_backward", "gru", "gru_backward", "lstm", "lstm_backward"),
-    "random": ("native_dropout", "bernoulli", "bernoulli_"),
-}  # fmt: skip
 #: A product of groups of rows, each with its own matrix; a product; and one that is added to what the task changes.
 GROUPED_PRODUCT, PRODUCT, ADDED_PRODUCT = "aten._grouped_mm.default", "aten.mm.default", "schedcast.add_mm.default"
-_CLASS = {name: op_class for op_class, names in _BY_NAME.items() for name in names}
 #: The classes of ops that run matrix products of cuBLAS, also within other kernels.
 WITH_PRODUCTS = frozenset({"matmul", "recurrent"})
 #: A grouped convolution with at least this many channels per group is as fast as a plain one with equally many FLOPs. Measured on one core
@@ -117,9 +55,8 @@ _WINOGRAD_CHANNELS = 16
 
 
 def op_class(target: str, narrow_groups: bool = False) -> str:
-    """The class of `aten.NAME.OVERLOAD`: "elementwise" if the name is not listed, "grouped-conv" for convolutions in narrow groups."""
-    name = target.split(".")[1] if "." in target else target
-    listed = _CLASS.get(name, "elementwise")
+    """The class of `aten.NAME.OVERLOAD`: that of its row, or "grouped-conv" for convolutions in narrow groups."""
+    listed = row(target).op_class
     return "grouped-conv" if listed == "conv" and narrow_groups else listed
 
 

@@ -4,30 +4,19 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from simulator.plan.bodies.op_class import WITH_PRODUCTS, kernels, op_class, work_of
 from simulator.plan.keys import geometry
+from simulator.plan.ops import row
 from simulator.plan.task import Body, HasOperands, Operand, OpName, Task, Value, Work
 
 # Ops that draw random numbers. Does not import torch.
 
 
-_DISTRIBUTIONS = ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "random", "uniform")
-_LIKE = ("rand", "randint", "randn")
-#: Names of the aten ops that draw from a generator. Ops with dropout inside (attention, recurrent layers) have other forms in a plan.
-RANDOM = frozenset(
-    {
-        *_DISTRIBUTIONS, *(f"{name}_" for name in _DISTRIBUTIONS), *_LIKE, *(f"{name}_like" for name in _LIKE),
-        "_sample_dirichlet", "_standard_gamma", "binomial", "multinomial", "native_dropout", "poisson", "randperm", "rrelu_with_noise",
-    }
-)  # fmt: skip
-
-
 def is_random(target: str) -> bool:
     """Whether `target` is an op, `aten.NAME.OVERLOAD`, that draws random numbers."""
-    return target.startswith("aten.") and target.split(".")[1] in RANDOM
+    return target.startswith("aten.") and row(target).draws
 
 
 # Parts of dropout masks: an op that works on a box of a tensor draws that box of the whole tensor's mask.
@@ -85,19 +74,6 @@ def with_kernel(body: "OpCall", kernel: str) -> "OpCall":
     return replace(body, kwargs=json.dumps({**json.loads(body.kwargs), "kernel": kernel}, separators=(",", ":")))
 
 
-#: By op, the positions of its opaque results: those that only its own backward op reads. The two kernels were made for each other, and
-#: many a backward kernel reads them by address, without looking at their strides. So only the forward kernel knows their layout.
-OPAQUE: Mapping[str, tuple[int, ...]] = MappingProxyType(
-    {
-        "aten._scaled_dot_product_flash_attention_for_cpu": (1,),  # logsumexp
-        "aten.native_batch_norm": (1, 2), "aten.native_layer_norm": (1, 2), "aten.native_group_norm": (1, 2),  # mean, 1 / deviation
-        "aten._fused_rms_norm": (1,),  # 1 / root mean square
-        "aten._weight_norm_interface": (1,), "aten.native_dropout": (1,), "aten.log_sigmoid_forward": (1,),  # norms; mask; buffer
-        "aten._embedding_bag": (1, 2, 3), "aten._ctc_loss": (1,),  # bag of each index, sizes of bags, largest indices; log alpha
-    }
-)  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True)
 class OpCall(Body):
     """Call `target` (such as `aten.mm.default`) with arguments given as JSON text.
@@ -141,8 +117,8 @@ class OpCall(Body):
 
     @property
     def opaque(self) -> tuple[int, ...]:
-        """The positions of the results that are stored as they come; see OPAQUE."""
-        return OPAQUE.get(self.target.rpartition(".")[0], ())
+        """The positions of the results that are stored as they come, since only the op's own backward op reads them."""
+        return row(self.target).opaque
 
     @property
     def random(self) -> bool:

@@ -12,7 +12,7 @@ from calibrate.preflight.probes import attention as probes_attention
 from calibrate.preflight.probes import calibration
 from calibrate.preflight.registry import probes
 from executors.kernels.lowering import attention
-from simulator.plan.bodies import opcall
+from simulator.plan.bodies.opcall import OpCall
 from tests.fake_gpu import FACTS, Times
 from tests.support import raw_attention
 from tests.support.first_gpus import (
@@ -169,7 +169,7 @@ def test_attention_whose_backward_finds_other_memory_is_found(stored, monkeypatc
     raw_attention.install(monkeypatch)
     monkeypatch.setattr(probes_attention, "choice", attention.choice)
     if stored == "in the plan's strides":
-        monkeypatch.setattr(opcall, "OPAQUE", {})
+        monkeypatch.setattr(OpCall, "opaque", ())
     fields = answered("attention", FirstGpu(facts=SMALL))
     wrong = [fix["text"] for fix in fields["fixes"] if fix["worth"] == WRONG]
     assert len(wrong) == (0 if stored == "as it comes" else 4)

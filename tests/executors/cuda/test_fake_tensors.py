@@ -22,7 +22,7 @@ from simulator.engine.costs.model import measurable
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.model.ops.products import add_product
-from simulator.plan.bodies import opcall
+from simulator.plan.bodies.opcall import OpCall
 from simulator.strategies import registry as strategies
 from tests.support import models
 from tests.support.jobs import planned
@@ -119,7 +119,7 @@ def test_a_fused_kernels_results_are_not_copied(kernel, precision, length, opaqu
     """Where nothing was opaque, the logsumexp of flash, and of memory-efficient attention of a length that is not padded, would be."""
     monkeypatch.setattr(attention, "choice", lambda call: kernel)
     if not opaque:
-        monkeypatch.setattr(opcall, "OPAQUE", {})
+        monkeypatch.setattr(OpCall, "opaque", ())
     run_on_fakes(Job(f"{models.__file__}:{length}", 4, precision=precision))
     in_rows = kernel == "flash" or (kernel == "efficient" and length == "attention32")
     assert [value.rpartition("/")[2] for value in copied] == ([f"{attention.FORWARD.split('.')[1]}:1"] if in_rows and not opaque else [])

@@ -1,4 +1,4 @@
-"""Results that only a backward kernel reads reach it as the forward kernel returned them (`simulator.plan.bodies.opcall.OPAQUE`)."""
+"""Results that only a backward kernel reads reach it as the forward kernel returned them (`opaque` in `simulator.plan.ops`)."""
 
 import json
 from dataclasses import replace
@@ -68,7 +68,7 @@ def test_backward_kernels_get_what_their_forward_kernels_returned(name, mode):
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_the_kernels_refuse_a_result_in_the_plans_strides(mode, monkeypatch):
-    monkeypatch.setattr(opcall, "OPAQUE", {})
+    monkeypatch.setattr(opcall.OpCall, "opaque", ())
     with pytest.raises(TaskFailedError, match=r"flash_attention_for_cpu_backward reads .* by address and got"):
         trained(StrictGpu(), NETWORKS["attention"], mode)
 

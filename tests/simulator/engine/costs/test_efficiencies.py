@@ -20,6 +20,7 @@ from simulator.model.capture.capture import capture
 from simulator.model.job import Job
 from simulator.plan.bodies import op_class as classes
 from simulator.plan.bodies.update import STATE, forms
+from simulator.plan.ops import ROWS
 from tests.support.jobs import planned
 from tests.support.shared_data import shared_folder
 
@@ -108,7 +109,7 @@ def test_only_convolutions_in_narrow_groups_are_a_class_of_their_own():
 
 
 def test_every_op_class_has_its_own_row_or_that_of_the_text_before_its_dot():
-    names = {*classes._BY_NAME, classes.op_class("aten.relu.default"), classes.op_class("aten.convolution.default", narrow_groups=True)}
+    names = {*(row.op_class for row in ROWS.values()), classes.op_class("aten.convolution.default", narrow_groups=True)}
     names |= {f"update.{optimizer}:{form}" for optimizer in STATE for form in forms(optimizer)}
     for kind, rows in efficiencies.table().items():
         for name in names:
