@@ -148,7 +148,7 @@ _TABLE = (
     Row(
         "cauchy cauchy_ exponential exponential_ geometric geometric_ log_normal log_normal_ normal normal_ random random_ uniform "
         "uniform_ rand rand_like randint randint_like randn randn_like randperm "
-        "_sample_dirichlet _standard_gamma binomial multinomial poisson rrelu_with_noise",
+        "_sample_dirichlet _standard_gamma binomial multinomial poisson rrelu_with_noise rrelu_with_noise_",
         draws=True,
     ),
     # --- element by element

@@ -1202,11 +1202,16 @@ def fake_quantization(batch):
     return _unusual(batch, torch.randn(batch, 8), step, layer=nn.Linear(8, 8))
 
 
+def randomized_relu(batch):
+    """Negative numbers are multiplied by random slopes, in place."""
+    return _unusual(batch, torch.randn(batch, 8), lambda net, x: F.rrelu(net.layer(x), training=True, inplace=True), layer=nn.Linear(8, 8))
+
+
 #: The models of this section.
 UNUSUAL = (
     "spectral_norm", "results_into_tensors", "distinct_words", "runs_of_words", "ctc_loss_of_lists", "ctc_loss_of_tensors",
     "lstm_cell_in_a_loop", "gru_cell_in_a_loop", "own_cell_in_a_loop", "depthwise_filter_longer_than_the_image",
-    "learned_channels", "fake_quantization",
+    "learned_channels", "fake_quantization", "randomized_relu",
 )  # fmt: skip
 
 

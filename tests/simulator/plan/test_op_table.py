@@ -77,6 +77,10 @@ def test_positions_are_those_of_tensors(name):
     assert all("Tensor" in str(schema.arguments[position].type) for schema in schemas(name) for position in positions)
 
 
+def test_ops_with_a_generator_draw(captured):
+    assert without_row(captured, lambda given: "generator" in given, lambda own: own.draws) == set()
+
+
 def test_ops_with_indices_say_what_they_hold(captured):
     def indexes(given):
         return any("Tensor" in given.get(name, "") for name in ("index", "indices", "max_indices"))
