@@ -1,4 +1,4 @@
-"""Formats quantities for people: times in ms, memory in GiB, percentages, speed-ups. The whole project prints quantities with it, and reads
+"""Formats quantities for people: times, memory, percentages, speed-ups. The whole project prints quantities with it, and reads
 the numbers in users' texts with it.
 
 Sizes of memory are binary (1 GiB = 2**30 bytes) and labeled so, because memory is sold in powers of two: a card with 16 GB on its box has
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 NONE = "-"
 
 #: Binary units of memory by bytes, largest first.
-_MEMORY_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+_MEMORY_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
 def digits(value: float) -> str:
@@ -33,13 +33,36 @@ def ms(seconds: float | None) -> str:
     return NONE if seconds is None else digits(seconds * 1e3)
 
 
-def duration(seconds: float | None) -> str:
-    """Milliseconds with the unit: 41.2 ms.
+#: Units of time: the seconds of each, its name, and the seconds from which it is used; milliseconds below.
+_TIME_UNITS = ((86400.0, "days", 48 * 3600.0), (3600.0, "hours", 100 * 60.0), (60.0, "minutes", 600.0), (1.0, "s", 10.0))
 
-    >>> duration(0.0412), duration(None)
-    ('41.2 ms', '-')
+
+def duration(seconds: float | None, bounds: tuple[float, float] | None = None) -> str:
+    """A time in milliseconds, or in a longer unit from ten seconds on; with the bounds of its interval, if it has one, in the same unit.
+
+    >>> duration(0.0412), duration(25565.77), duration(None)
+    ('41.2 ms', '7.10 hours', '-')
+    >>> duration(126.7, (93.4, 174.9))
+    '126.7 s (93.4 to 174.9)'
     """
-    return NONE if seconds is None else f"{ms(seconds)} ms"
+    if seconds is None:
+        return NONE
+    size, name = _time_unit(seconds)
+    return f"{digits(seconds / size)} {name}" + (f" ({digits(bounds[0] / size)} to {digits(bounds[1] / size)})" if bounds else "")
+
+
+def between(bounds: tuple[float, float]) -> str:
+    """An interval of times with the unit of its end.
+
+    >>> between((9.903, 26.721))
+    '9.90 to 26.7 s'
+    """
+    size, name = _time_unit(bounds[1])
+    return f"{digits(bounds[0] / size)} to {digits(bounds[1] / size)} {name}"
+
+
+def _time_unit(seconds: float) -> tuple[float, str]:
+    return next(((size, name) for size, name, least_s in _TIME_UNITS if abs(seconds) >= least_s), (1e-3, "ms"))
 
 
 def rough_time(seconds: float) -> str:

@@ -8,6 +8,7 @@ from functools import cached_property
 from simulator.engine.utilization import planned_mfu
 from simulator.model.factory import LIVE
 from simulator.model.job import Job
+from simulator.model.tokens import tokens_of
 from simulator.plan.text import render
 from simulator.predict.discrepancy import shipped_speedup_discrepancy, speedup_accuracy
 from simulator.predict.forecast import NONE, Forecast, answer
@@ -114,7 +115,8 @@ class Answers:
         """The document of a strategy. Raises the error of the refusal if there is none."""
         if text not in self._predictions:
             precision = self.target.costs.shown_precision(self.job.precision)
-            self._predictions[text] = prediction(self.forecast(text), self.known.get(BASELINE), precision, self.known.get(PYTORCH))
+            baseline, plain = self.known.get(BASELINE), self.known.get(PYTORCH)
+            self._predictions[text] = prediction(self.forecast(text), baseline, precision, plain, tokens_of(self.job) or 0)
         return self._predictions[text]
 
     def fitted(self, text: str) -> Prediction:
@@ -166,9 +168,15 @@ def _paired_errors(baseline: Forecast, other: Forecast) -> tuple[float, float]:
     return discrepancy, other.from_specifications * speedup_accuracy(other.plan.strategy)
 
 
-def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, plain: Forecast | None = None) -> Prediction:
-    """Return the document of a forecast, with its speed-ups over the baseline and over plain PyTorch, if they are given."""
-    timeline = predicted.timeline
+def prediction(
+    predicted: Forecast, baseline: Forecast | None, precision: str, plain: Forecast | None = None, tokens: int = 0
+) -> Prediction:
+    """Return the document of a forecast, with its speed-ups over the baseline and over plain PyTorch, if they are given.
+
+    `tokens`: those of a step; 0 if the model reads none.
+    """
+    timeline, given = predicted.timeline, _given(predicted)
+    used = len(given) if "folded" in predicted.plan.semantics else len(given & {*predicted.plan.devices})
     base = baseline.timeline.step_s if baseline is not None else None
     other, loop = (None if each is predicted else each for each in (baseline, plain))
     measured_share = least_measured([each for each in (predicted, baseline, plain) if each is not None])
@@ -214,7 +222,9 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, p
         shown=str(predicted.plan.semantics.get("shown", "")),
         assumed=_assumed(predicted.plan.semantics),
         loss=str(predicted.plan.semantics.get("loss", "")),
-        unused_devices=0 if "folded" in predicted.plan.semantics else len(_given(predicted) - {*predicted.plan.devices}),
+        unused_devices=len(given) - used,
+        tokens=tokens,
+        devices_used=used,
     )
 
 

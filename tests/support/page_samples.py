@@ -9,7 +9,7 @@ PREDICTION = {
     "fits", "exposed_transfer_s", "bubble_share", "tasks", "simulate_wall_s", "settled", "shares", "critical_path", "at_peak",
     "speedup_interval", "waterfall", "memories", "largest_batch", "pytorch_step_s", "against_pytorch",
     "against_pytorch_interval", "faster_probability", "faster_than_pytorch_probability", "measured_share", "unused_devices",
-    "checkpoint", "mfu", "shown", "batch_sought", "would_fit", "changes_sought", "at_limit", "assumed", "loss",
+    "checkpoint", "mfu", "shown", "batch_sought", "would_fit", "changes_sought", "at_limit", "assumed", "loss", "tokens", "devices_used",
 }  # fmt: skip
 VALIDATION = {
     "schema", "model", "batch_size", "optimizer", "precision", "mode", "device", "anchor_drift", "aa_spread",

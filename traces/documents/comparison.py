@@ -107,6 +107,8 @@ class Prediction(Document, Step):
     `mfu`: the share of the GPUs' peak FLOP/s that the step's products and convolutions use (docs/glossary.md); None on a CPU, and in older
     documents without this field. `shown`: how many of the step's microbatches the timeline and the plan show; empty for all.
     `assumed`: assumptions about what the user has not specified. `loss`: how the loss differs from that of the whole batch, if it does.
+    `tokens`: those of a step; 0 if the model reads no rows of tokens. `devices_used`: how many devices the plan uses, also if it shows
+    only one, which represents all; 0 in older documents without this field.
     """
 
     schema_name = "schedcast.prediction/1"
@@ -148,6 +150,8 @@ class Prediction(Document, Step):
     shown: str = ""
     assumed: tuple[str, ...] = ()
     loss: str = ""
+    tokens: int = Field(default=0, ge=0)
+    devices_used: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _explains_a_difference(self) -> Self:

@@ -221,9 +221,7 @@ class Predicted(Shown):
             steps = round(tokens / self._tokens_of_a_sample() * epochs / self.job.batch)
         hours = steps * self.step_s / 3600
         bounds = None if self.interval_s is None else (steps * self.interval_s[0] / 3600, steps * self.interval_s[1] / 3600)
-        given = self.target.machine.for_devices(device.name for device in self.prediction.devices).devices
-        used = len(given) - self.prediction.unused_devices  # one device may represent all of them
-        return Cost(hours, bounds, None if price is None else price * hours * used, steps)
+        return Cost(hours, bounds, None if price is None else price * hours * self.prediction.devices_used, steps)
 
     def _tokens_of_a_sample(self) -> int:
         tokens = tokens_of(self.job)
@@ -262,8 +260,7 @@ class Predicted(Shown):
         own = self.prediction
         of = "" if self.chosen == PYTORCH else f", {prediction_label(own)}"
         where = f"{self.job.model.removeprefix(LIVE)}, batch {self.job.batch}, on {self.target.machine.name}{of}"
-        bounds = f" ({units.interval(own.interval_s)})" if own.interval_s else ""
-        line(f"{where}: {units.duration(own.step_s)}{bounds}, {memory_words(own)}", "bold" if own.fits else "bold red")
+        line(f"{where}: {units.duration(own.step_s, own.interval_s)}, {memory_words(own)}", "bold" if own.fits else "bold red")
         for words in (*no_verdict_words([own.measured_share], here), *fit_words(own)):
             line(words, "yellow")
         known = [self.answers.prediction(text) for text in self.answers.table if text in self.answers.known]

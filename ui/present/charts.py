@@ -82,7 +82,7 @@ def _share(steps: Sequence[Judged]) -> str:
 def _words(step: Judged) -> str:
     return (
         f"<b>{plotly_escaped(step.strategy)}</b>, {plotly_escaped(step.model)}, batch {step.batch}<br>predicted"
-        f" {units.duration(step.predicted_s)} ({units.interval(step.interval_s)}), measured {units.duration(step.measured_s)}"
+        f" {units.duration(step.predicted_s, step.interval_s)}, measured {units.duration(step.measured_s)}"
     )
 
 
@@ -233,7 +233,7 @@ def _add_points(
     whiskers["array"] = [(high - value) * 1e3 for value, _, high in values]
     whiskers["arrayminus"] = [(value - low) * 1e3 for value, low, _ in values]
     texts = [
-        f"<b>{plotly_escaped(label)}</b><br>{name}: {units.duration(value)} ({units.interval((low, high))})"
+        f"<b>{plotly_escaped(label)}</b><br>{name}: {units.duration(value, (low, high))}"
         for label, (value, low, high) in zip(names, values, strict=True)
     ]
     figure.add_scatter(

@@ -152,6 +152,7 @@ FORMULAS: Mapping[str, str] = MappingProxyType({
         "Seconds of the FLOPs of matrix products, convolutions and attention at the data sheet's peak of their precision, over the step on"
         " all devices. Recorded: over the mean step; ops without shapes do not count."
     ),
+    "Tokens per second": "Tokens of a step, over the step; in parentheses, over the number of devices too.",
     "Cost of a rank": "By how many ms a step of the job would be shorter if this rank took the median rank's times for this kind of work.",
 })  # fmt: skip
 
@@ -165,7 +166,7 @@ _COLUMNS: Mapping[str, str] = MappingProxyType({
     "parameters differ by": "Numbers", "PyTorch run twice: gradients": "Numbers", "step over the best": "Step over the best",
     "P(fastest)": "Probability of being fastest", "lower bound ms": "Lower bound", "weights": "Staleness",
     "trains differently": "Staleness", "what makes the difference": "Term of a difference", "ms per step": "Step of a training",
-    "in the interval": "Coverage",
+    "in the interval": "Coverage", "tokens/s": "Tokens per second",
     "FLOPs per byte": "FLOPs per byte", "GFLOP/s": "FLOP/s", "of the roof": "Share of the roof", "cold / warm": "Cold over warm",
     "spread": "Spread", "takes longer, measured": "Slow-down", "modeled": "Slow-down", "where the time goes": "Part of a step",
     "saves ms": "Saves", "speed-up": "Speed-up", "rank": "Cost of a rank",

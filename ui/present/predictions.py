@@ -22,6 +22,8 @@ from ui.present.labels import OVER_BASELINE, PEAK, division, model_name, options
 COMMUNICATION = "communication not hidden ms"
 #: The same, if it is known, which it is on GPUs.
 MFU = "MFU"
+#: The same, if the model reads tokens.
+TOKENS = "tokens/s"
 #: Columns of predictions that a narrow terminal has no room for, the least important one first.
 SPARE = ("idle", COMMUNICATION, "over baseline", MFU, PEAK)
 
@@ -177,7 +179,7 @@ def normal_words(document: Normal) -> list[str]:
     """Whether a measured step is as long as predicted, what is usual if it is not, and how accurate predictions of such steps are."""
     sentences = []
     if document.measured_s is not None:
-        predicted = f"{units.duration(document.step_s)} ({units.interval(document.interval_s)})"
+        predicted = f"{units.duration(document.step_s, document.interval_s)}"
         factor = f"{units.speedup(document.measured_s / document.step_s)} the predicted {predicted}"
         within = f"normal: the prediction is {predicted}"
         kind = {"slower": f"slower than expected: {factor}", "faster": f"faster than expected: {factor}"}.get(str(document.verdict), within)
@@ -246,10 +248,29 @@ def prediction_cells(prediction: Prediction, here: bool) -> dict[str, str]:
         PEAK: units.memory(max((device.peak_bytes for device in prediction.devices), default=None)),
         COMMUNICATION: units.ms(prediction.exposed_transfer_s),
         "idle": units.percent(prediction.bubble_share, signed=False),
+        **({TOKENS: tokens_words(prediction)} if prediction.tokens else {}),
         MFU: units.percent(prediction.mfu, signed=False),
         "costs": source_words(prediction.shares, here),
         "fits": "at its limit" if prediction.is_at_limit else "yes" if prediction.fits else "no",
     }
+
+
+def tokens_words(prediction: Prediction) -> str:
+    """The tokens that a plan trains on each second, and on each of several devices; "-" if it does not fit in memory."""
+    if not prediction.tokens or not prediction.fits:
+        return units.NONE
+    rate, devices = prediction.tokens / prediction.step_s, prediction.devices_used
+    return f"{units.digits(rate)}" + (f" ({units.digits(rate / devices)} each)" if devices > 1 else "")
+
+
+def _budget_words(prediction: Prediction) -> list[str]:
+    """How long a training on a billion tokens takes; nothing for a model that reads no tokens, or a plan that does not fit."""
+    if not prediction.tokens or not prediction.fits:
+        return []
+    seconds = 1e9 / prediction.tokens * prediction.step_s
+    kind = "GPU" if prediction.mfu is not None else "device"
+    hours = f", {units.digits(seconds * prediction.devices_used / 3600)} {kind} hours" if prediction.devices_used > 1 else ""
+    return [f"A step has {prediction.tokens:,} tokens; at this rate, a billion of them take {units.duration(seconds)}{hours}."]
 
 
 def prediction_rows(predictions: Sequence[Prediction], here: bool = True) -> list[dict[str, str]]:
@@ -282,7 +303,7 @@ def folded_prediction(cells: dict[str, str]) -> dict[str, str]:
         "step ms": stacked(cells["step ms"], cells["90 % interval"]),
         "against PyTorch": stacked(units.NONE if over else cells["verdict"], cells["against PyTorch"]),
         "over baseline": stacked(cells["verdict"].removesuffix(OVER_BASELINE) if over else units.NONE, cells["over baseline"]),
-    } | {head: cells[head] for head in (PEAK, COMMUNICATION, "idle", MFU, "fits")}
+    } | {head: stacked(cells[head]) for head in (TOKENS, PEAK, COMMUNICATION, "idle", MFU, "fits") if head in cells}
 
 
 def critical_cells(prediction: Prediction, count: int) -> list[dict[str, str]]:
@@ -328,6 +349,7 @@ def prediction_words(prediction: Prediction, here: bool = True) -> list[str]:
     sentences = [f"Assumed: {what}." for what in prediction.assumed]
     sentences += [] if prediction.settled else [NOT_SETTLED]
     sentences += [f"The loss is {prediction.loss}."] if prediction.loss else []
+    sentences += _budget_words(prediction)
     if prediction.gain_over_pytorch is not None and prediction.pytorch_step_s is not None:
         sentences.append(f"Against plain PyTorch's {units.duration(prediction.pytorch_step_s)}: {prediction.gain_over_pytorch.judged}.")
     if prediction.gain_over_baseline is not None and prediction.baseline_step_s is not None:

@@ -85,15 +85,15 @@ def headline(result: SearchResult) -> str:
         count = sum(plan.measured_step_s is not None for plan in ran.values())
         return (
             f"{result.best} was measured fastest of {counted(count, 'plan')} that ran: {units.duration(ran[result.best].measured_step_s)}."
-            f" Of {counted(result.candidates, 'candidate')}, {best.plan} is predicted fastest: {units.duration(best.step_s)}"
-            f" ({units.interval(best.interval_s)})."
+            f" Of {counted(result.candidates, 'candidate')}, {best.plan} is predicted fastest:"
+            f" {units.duration(best.step_s, best.interval_s)}."
         )
     fits = AT_LIMIT_WORDS if best.at_limit else "it fits"
     told = is_judged(result.measured_share) and result.baseline_fits and not best.at_limit and best.strategy != "baseline"
     gain = f", {units.speedup(best.speedup)} over the baseline" if told and best.speedup is not None else ""
     return (
-        f"{best.plan} is predicted fastest of {counted(result.candidates, 'candidate')}: {units.duration(best.step_s)}"
-        f" ({units.interval(best.interval_s)}){gain}; {fits}, with {units.memory(best.peak_bytes)} allocated at its peak."
+        f"{best.plan} is predicted fastest of {counted(result.candidates, 'candidate')}: {units.duration(best.step_s, best.interval_s)}"
+        f"{gain}; {fits}, with {units.memory(best.peak_bytes)} allocated at its peak."
         f"{_measured_words(best)}"
     )
 
@@ -163,8 +163,7 @@ def _semantics_words(result: SearchResult, best: RankedPlan) -> list[str]:
         fresh = next((plan for plan in result.fitting if not is_stale(plan)), None)
         if fresh is not None:
             lines.append(
-                f"Of the plans without stale weights, {fresh.plan} is the fastest: {units.duration(fresh.step_s)}"
-                f" ({units.interval(fresh.interval_s)})."
+                f"Of the plans without stale weights, {fresh.plan} is the fastest: {units.duration(fresh.step_s, fresh.interval_s)}."
             )
     return lines
 

@@ -278,7 +278,7 @@ def hover(each: Outcome, axes: Sequence[Axis]) -> str:
     where = ", ".join(f"{axis.name} {value_text(value)}" for axis, value in zip(axes, each.at, strict=True))
     lines = [f"<b>{labels.plotly_escaped(strategy_name(each.strategy))}</b>", labels.plotly_escaped(where)]
     if each.step_s is not None:
-        lines.append(f"{units.duration(each.step_s)} ({units.interval(each.interval_s)})")
+        lines.append(units.duration(each.step_s, each.interval_s))
     if each.gain is not None:
         lines.append(f"{each.gain.text} against {PLAIN if PYTORCH in each.gains else BASELINE}: {each.gain.verdict}")
     if each.peak_bytes is not None:

@@ -352,7 +352,7 @@ def test_every_device_has_a_strip(runs):
 def test_headings_name_peaks_the_allocator_s_figure_and_limits_that_are_not_drawn(runs):
     both = runs["turbodl"]
     predicted, measured = (panel_of(timeline, "gpu0") for timeline in (both.predicted, both.measured))
-    assert heading(both.predicted, predicted, 2**40) == "gpu0 predicted, peak allocated 673.3 MiB of 1024 GiB"
+    assert heading(both.predicted, predicted, 2**40) == "gpu0 predicted, peak allocated 673.3 MiB of 1 TiB"
     apart = replace(measured, allocator_bytes=600 * 2**20)
     assert heading(both.measured, apart) == "gpu0 measured, peak allocated 673.3 MiB; allocator, own run: 600 MiB"
     assert heading(both.measured, replace(measured, allocator_bytes=0)) == "gpu0 measured, peak allocated 673.3 MiB"

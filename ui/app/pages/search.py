@@ -155,7 +155,7 @@ def figures_ui(result: SearchResult) -> None:
     if best is None:
         return
     values = (
-        ("Step time", units.duration(best.step_s), f"90 %: {units.interval(best.interval_s)} ms"),
+        ("Step time", units.duration(best.step_s), best.interval_s and f"90 %: {units.between(best.interval_s)}"),
         ("Over the baseline", units.speedup(best.speedup), ""),
         ("Against PyTorch", units.speedup(best.against_pytorch), ""),
         (PEAK.capitalize(), units.memory(best.peak_bytes), ""),

@@ -209,7 +209,7 @@ def figures_ui(answer: Answer, earlier_s: float | None = None) -> None:
     ]
     figures.append(("Exposed transfer", units.duration(prediction.exposed_transfer_s), ""))
     if prediction.fits:
-        interval = f"90 %: {units.interval(prediction.interval_s)} ms" if prediction.interval_s else ""
+        interval = f"90 %: {units.between(prediction.interval_s)}" if prediction.interval_s else ""
         plain = predictions.gain_words(prediction.against_pytorch_interval, prediction.faster_than_pytorch_probability)
         base = predictions.gain_words(prediction.speedup_interval, prediction.faster_probability)
         times = [("Step time", units.duration(prediction.step_s), interval)]
