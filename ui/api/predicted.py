@@ -246,7 +246,7 @@ class Predicted(Shown):
         """The table as a pandas DataFrame, a row per strategy: the numbers of the documents, in seconds and bytes."""
         import pandas as pd
 
-        names = ("step_s", "interval_s", "fits", "speedup", "against_pytorch", "mfu", "exposed_transfer_s", "bubble_share")
+        names = ("step_s", "interval_s", "fits", "speedup", "against_pytorch", "tokens", "mfu", "exposed_transfer_s", "bubble_share")
         return pd.DataFrame(
             {"strategy": text, "peak_bytes": max(use.peak_bytes for use in own.devices)} | {name: getattr(own, name) for name in names}
             for text, own in self.predictions.items()
