@@ -12,6 +12,7 @@ import os
 import stat
 import sys
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from simulator.model.factory import LIVE, Factory, Stack
@@ -144,15 +145,27 @@ def _refuse_reserved_names(path: Path) -> None:
             todo.append(neighbor)
 
 
-def _imported(file: Path) -> set[str]:
-    """Return the top-level names that a Python file imports; none if it cannot be parsed, which importing it will report."""
+def _imported(file: Path) -> frozenset[str]:
+    """Return the top-level names that a Python file imports; none if it cannot be read or parsed, which importing it will report."""
     try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return set()
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module and not node.level}
-    return {name.partition(".")[0] for name in names}
+        return _imported_by(file.read_bytes())
+    except OSError:
+        return frozenset()
+
+
+@lru_cache  # the file is imported anew for each job, and seldom changes between two
+def _imported_by(code: bytes) -> frozenset[str]:
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError):
+        return frozenset()
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module)
+    return frozenset(name.partition(".")[0] for name in names)
 
 
 def _import_module(name: str, spec: str):

@@ -1,5 +1,7 @@
 """Models of the shared cases: what users predicted and got wrong numbers for."""
 
+from functools import cache
+
 import pytest
 
 from simulator.engine.costs.model import CostModel
@@ -14,11 +16,15 @@ CASES = shared_folder("cases")
 pytestmark = pytest.mark.skipif(CASES is None, reason="no shared/data/cases beside the repository")
 
 
+@cache
+def job_of(case: str, batch: int, **fields: str) -> Job:
+    """The job of a case's model, `FILE:FACTORY`. It is captured once for all strategies."""
+    return Job(str(CASES / "models" / case), batch, **fields).on("gpu")
+
+
 def predicted(case: str, batch: int, machine: str, strategy: str, **fields: str) -> Forecast:
-    """The prediction of a case's model, `FILE:FACTORY`, by a strategy."""
-    own = load_machine(machine)
-    job = Job(str(CASES / "models" / case), batch, **fields).on("gpu")
-    return required(answer(job, strategy, Target.of(CostModel(own))))
+    """The prediction of a case's model by a strategy."""
+    return required(answer(job_of(case, batch, **fields), strategy, Target.of(CostModel(load_machine(machine)))))
 
 
 @pytest.mark.parametrize(
