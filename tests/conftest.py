@@ -1,7 +1,7 @@
 """Fixtures of all tests.
 
 All processes of a session share one cache, so that a graph is captured once. Each has a data folder of its own, and one CPU backend, whose
-threads live until the end.
+threads live until the end. Threads of PyTorch's ops sleep between two ops, as they do in the command line.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+from executors.cpu.cores import wait_passively
 from tests.support.places import session_file
 
 os.environ["SCHEDCAST_CACHE"] = str(session_file("cache"))
@@ -44,6 +45,7 @@ THOROUGH = (
     "ui/test_missing_packages.py", "calibrate/preflight/test_report.py",
 )  # fmt: skip
 
+wait_passively()  # threads that spin would keep the cores from other tests: a simulated GPU took 10 times as long to measure
 settings.register_profile("no deadline", deadline=None)  # a busy machine may stop a test for seconds
 settings.load_profile("no deadline")
 
