@@ -41,6 +41,12 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """All nodes of a file's tree, which several tests go through."""
+    return list(ast.walk(tree(path)))
+
+
 def test_no_file_imports_itself_by_way_of_others():
     imports = grimp.build_graph(*PACKAGES, cache_dir=None)
     graph = nx.DiGraph((module, target) for module in imports.modules for target in imports.find_modules_directly_imported_by(module))
@@ -70,7 +76,7 @@ def test_no_test_module_imports_another():
     taken = [
         f"{path.relative_to(ROOT)}: {node.module}"
         for path in sources("tests")
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom)
         for name in [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         if name.startswith("tests.") and name.rpartition(".")[2].startswith("test_")
@@ -79,9 +85,11 @@ def test_no_test_module_imports_another():
 
 
 def test_old_names_are_gone():
+    words = re.compile(rf"\b({'|'.join(OLD_NAMES)})\b")
     uses = [
         f"{path.relative_to(ROOT)}:{token.start[0]} {token.string}: say {OLD_NAMES[token.string]}"
         for path in sources()
+        if words.search(path.read_text())
         for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
         if token.type == tokenize.NAME and token.string in OLD_NAMES
     ]
@@ -99,7 +107,7 @@ def test_one_class_holds_a_predicted_step_and_its_interval():
     holders = {
         node.name
         for path in sources(*PACKAGES)
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.ClassDef)
         if {"step_s", "interval_s"} <= {item.target.id for item in node.body if isinstance(item, ast.AnnAssign)}
     }
@@ -111,13 +119,13 @@ def test_figures_are_plotlys_alone():
     needed = " ".join(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
     drawing = re.compile(r"\b(matplotlib|kaleido|altair|bokeh|seaborn|PIL|pillow)\b", re.IGNORECASE)
     assert drawing.findall(needed) == []
-    imported = {name for path in sources() for node in ast.walk(tree(path)) for name in _imported(node) if drawing.match(name)}
+    imported = {name for path in sources() for node in nodes(path) for name in _imported(node) if drawing.match(name)}
     assert imported == set()
 
 
 def test_the_packages_need_neither_tools_nor_tests():
     """`tools` and `tests` import what is installed, and are not installed themselves."""
-    taken = [f"{path.relative_to(ROOT)}: {name}" for path in sources() for node in ast.walk(tree(path)) for name in _imported(node)]
+    taken = [f"{path.relative_to(ROOT)}: {name}" for path in sources() for node in nodes(path) for name in _imported(node)]
     assert [each for each in taken if each.rpartition(" ")[2].partition(".")[0] in ("tests", "tools")] == []
 
 
@@ -132,7 +140,7 @@ def test_arguments_are_passed_by_name(package):
     many = [
         f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node.func)}"
         for path in sources(package)
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Call) and len(node.args) > MOST_BY_POSITION
     ]
     allowed = BY_POSITION.get(package, 0)
