@@ -50,9 +50,14 @@ def arguments_of(op: Op) -> list:
     return list(_parsed(op.body.args))
 
 
+def named_arguments_of(op: Op) -> dict[str, Any]:
+    """The op's named arguments."""
+    return dict(_parsed(op.body.kwargs))
+
+
 @lru_cache(maxsize=4096)
-def _parsed(text: str) -> list:
-    """The same list for the same text: do not change it, nor the lists in it."""
+def _parsed(text: str) -> Any:
+    """The same list, or mapping, for the same text: do not change it, nor what is in it."""
     return json.loads(text)
 
 

@@ -2,14 +2,19 @@
 
 >>> row("aten.embedding.default").op_class, row("aten.embedding.default").holds
 ('gather', 'indices < weight[0]')
+>>> row("aten.addmm.default").divides
+'(m n), m k^, k^ n -> m n'
 
-An op without a row computes element by element, and its operands may hold any numbers. Overloads of an op share its row.
+An op without a row costs what an op does that computes element by element; it runs on whole tensors, which may hold any numbers. Overloads
+of an op share its row.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
+
+from simulator.plan.index_space import EACH
 
 SAVED: Final = "saved"
 EVERY_SECOND: Final = "every second"
@@ -27,6 +32,11 @@ class Kernels(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Row:
     """What is known of the ops `names`, without their namespaces and overloads.
+
+    `divides`: along which dimensions an op may be divided among devices, as `simulator.plan.index_space` reads it; empty: an op that runs
+    on whole tensors only.
+
+    `linear`: it makes addends of its result of addends of all inputs. A sum with a number does not: every device would add it.
 
     `op_class`: ops of one class reach similar shares of a device's peak. A class with a dot is a subclass of the one before the dot, and a
     table that lacks the subclass uses the class.
@@ -55,7 +65,9 @@ class Row:
     """
 
     names: str
+    divides: str = ""
     op_class: str = ELEMENTWISE
+    linear: bool = False
     kernels: Kernels | None = None
     looks_up: int | None = None
     opaque: tuple[int, ...] = ()
@@ -68,73 +80,105 @@ class Row:
 
 _TABLE = (
     # --- convolutions: torchtitan, whose policy of selective checkpointing this is, has none; they cost as much as products
-    Row("convolution _slow_conv2d_forward mkldnn_convolution", "conv", selective=SAVED),
-    Row("convolution_backward", "conv", Kernels((0, 2), (0, 1))),  # (gradient, input, weight, ...)
+    Row("convolution _slow_conv2d_forward mkldnn_convolution", op_class="conv", selective=SAVED),
+    Row("convolution_backward", op_class="conv", kernels=Kernels((0, 2), (0, 1))),  # (gradient, input, weight, ...)
     # --- products: torchtitan saves "all compute ops, except every second mm"; a product with a bias counts as one
-    Row("mm addmm", "matmul", selective=EVERY_SECOND),
-    Row("_grouped_mm", "matmul", holds="groups", selective=EVERY_SECOND),
+    Row("mm", "m k+, k+ n -> m n", op_class="matmul", selective=EVERY_SECOND),
+    Row("addmm", "(m n), m k^, k^ n -> m n", op_class="matmul", selective=EVERY_SECOND),  # each device would add the bias
+    Row("_grouped_mm", op_class="matmul", holds="groups", selective=EVERY_SECOND),
     # batched products of activations are attention in its math form: repeated, as in Megatron-LM's selective recomputation
-    Row("add_mm bmm baddbmm addmv mv dot", "matmul"),
-    # --- attention as one op: in plans, the one for CPUs stands for all of them; the others are those of a model that runs on a GPU
-    Row("_scaled_dot_product_flash_attention_for_cpu", "matmul.attention", opaque=(1,), selective=SAVED),  # logsumexp
-    Row("_scaled_dot_product_flash_attention_for_cpu_backward", "matmul.attention"),
+    Row("bmm", "b m k+, b k+ n -> b m n", op_class="matmul"),
+    Row("add_mm baddbmm addmv mv dot", op_class="matmul"),
+    # --- attention as one op, divided by heads or by sequences: in plans, the one for CPUs stands for those that run on a GPU
+    Row(
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "t* q^ d^, t* k^ d^, t* k^ e^, ?, ?, attn_mask=(t* q^ k^) -> t* q^ e^, t* q^",
+        op_class="matmul.attention",
+        opaque=(1,),  # logsumexp
+        selective=SAVED,
+    ),
+    Row(
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+        "t* q^ e^, t* q^ d^, t* k^ d^, t* k^ e^, t* q^ e^, t* q^, ?, ?, attn_mask=(t* q^ k^) -> t* q^ d^, t* k^ d^, t* k^ e^",
+        op_class="matmul.attention",
+    ),
     Row(
         "_scaled_dot_product_attention_math _scaled_dot_product_cudnn_attention _scaled_dot_product_efficient_attention "
         "_scaled_dot_product_flash_attention _scaled_dot_product_fused_attention_overrideable",
         selective=SAVED,
     ),
     # --- recurrent layers: saved as convolutions are
-    Row("rnn gru lstm", "recurrent", selective=SAVED),
-    Row("rnn_backward gru_backward lstm_backward", "recurrent"),
+    Row("rnn gru lstm", op_class="recurrent", selective=SAVED),
+    Row("rnn_backward gru_backward lstm_backward", op_class="recurrent"),
     # --- norms; their opaque results are the mean and 1 / deviation, or 1 / root mean square
-    Row("native_batch_norm", "norm", opaque=(1, 2)),
-    Row("native_batch_norm_backward", "norm", statistics=(5, 6)),
-    Row("native_group_norm", "norm", opaque=(1, 2)),
-    Row("native_group_norm_backward", "norm", Kernels((0, 1, 2, 3, 4), (0, 1, 2, 3))),  # (gradient, input, mean, rstd, weight, ...)
-    Row("native_layer_norm", "norm.layer", opaque=(1, 2)),
-    # (gradient, input, shape, mean, rstd, weight, bias, ...)
-    Row("native_layer_norm_backward", "norm.layer", Kernels((0, 1, 3, 4, 5), (0, 1, 3, 4)), statistics=(3, 4)),
-    Row("_fused_rms_norm", "norm.layer", opaque=(1,)),
-    Row("_fused_rms_norm_backward", "norm.layer", Kernels((0, 1, 3, 4), (0, 1, 3)), statistics=(3,)),  # (gradient, input, shape, rstd, ...)
+    Row("native_batch_norm", op_class="norm", opaque=(1, 2)),
+    Row("native_batch_norm_backward", op_class="norm", statistics=(5, 6)),
+    Row("native_group_norm", op_class="norm", opaque=(1, 2)),
+    Row("native_group_norm_backward", op_class="norm", kernels=Kernels((0, 1, 2, 3, 4), (0, 1, 2, 3))),  # (gradient, input, mean, ...)
+    Row("native_layer_norm", "t* n*^, n*^, n*^, n*^ -> t* n*^, t* n*^, t* n*^", op_class="norm.layer", opaque=(1, 2)),
+    Row(
+        "native_layer_norm_backward",
+        "t*+ n*^, t*+ n*^, n*^, t*+ n*^, t*+ n*^, n*^, n*^ -> t* n*^, n*^, n*^",
+        op_class="norm.layer",
+        kernels=Kernels((0, 1, 3, 4, 5), (0, 1, 3, 4)),
+        statistics=(3, 4),
+    ),
+    Row("_fused_rms_norm", "t* n*^, n*^, n*^ -> t* n*^, t* n*^", op_class="norm.layer", opaque=(1,)),
+    Row(
+        "_fused_rms_norm_backward",
+        "t*+ n*^, t*+ n*^, n*^, t*+ n*^, n*^ -> t* n*^, n*^",
+        op_class="norm.layer",
+        kernels=Kernels((0, 1, 3, 4), (0, 1, 3)),
+        statistics=(3,),
+    ),
     Row("_weight_norm_interface", opaque=(1,)),  # norms
     # --- softmax and losses
-    Row("_log_softmax _log_softmax_backward_data _softmax _safe_softmax _softmax_backward_data", "norm.softmax"),
-    Row("cross_entropy cross_entropy_backward", "norm.softmax", holds="labels < logits[1]"),
-    Row("nll_loss_forward", "reduction", looks_up=0, holds="target < self[1]"),
+    Row("_softmax _log_softmax", "..., ^ -> ...", op_class="norm.softmax"),
+    Row("_softmax_backward_data _log_softmax_backward_data", "..., ..., ^ -> ...", op_class="norm.softmax"),
+    Row("_safe_softmax", op_class="norm.softmax"),
+    Row("cross_entropy", "n c^, n -> n, n", op_class="norm.softmax", holds="labels < logits[1]"),
+    Row("cross_entropy_backward", "n, n, n c^, n, n -> n c^", op_class="norm.softmax", holds="labels < logits[1]"),
+    Row("nll_loss_forward", op_class="reduction", looks_up=0, holds="target < self[1]"),
     Row("nll_loss2d_forward", looks_up=0, holds="target < self[1]"),
-    Row("nll_loss_backward", "gather", looks_up=1, holds="target < self[1]"),
+    # of a loss that is one number
+    Row("nll_loss_backward", "1, n c^, n, c^, ?, ?, 1 -> n c^", op_class="gather", looks_up=1, holds="target < self[1]"),
     Row("nll_loss2d_backward", looks_up=1, holds="target < self[1]"),
     Row("log_sigmoid_forward", opaque=(1,)),  # buffer
     Row("_ctc_loss", opaque=(1,)),  # log alpha
     # --- pooling
-    Row("max_pool2d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d upsample_nearest2d upsample_bilinear2d", "pool"),
+    Row("max_pool2d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d upsample_nearest2d upsample_bilinear2d", op_class="pool"),
     Row(
         "avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward upsample_nearest2d_backward upsample_bilinear2d_backward",
-        "pool.backward",
+        op_class="pool.backward",
     ),
-    Row("max_pool2d_with_indices_backward", "pool.backward", holds="indices < self[-2:]"),
+    Row("max_pool2d_with_indices_backward", op_class="pool.backward", holds="indices < self[-2:]"),
     Row("adaptive_max_pool2d_backward fractional_max_pool2d_backward max_unpool2d", holds="indices < self[-2:]"),
     Row(
         "max_pool3d_with_indices_backward adaptive_max_pool3d_backward fractional_max_pool3d_backward max_unpool3d",
         holds="indices < self[-3:]",
     ),
     # --- reductions
-    Row("sum mean amax amin max argmax var var_mean linalg_vector_norm norm", "reduction"),
-    # --- tables and indices
-    Row("embedding", "gather", looks_up=0, holds="indices < weight[0]"),
+    Row("sum", "t*, + -> t*", op_class="reduction", linear=True),
+    Row("mean amax amin max argmax var var_mean linalg_vector_norm norm", op_class="reduction"),
+    # --- tables and indices; the gradient of an embedding may be divided by how often each token occurs in the batch
+    Row("embedding", "r^ d, i*, ?, ?i* -> i* d", op_class="gather", looks_up=0, holds="indices < weight[0]"),
     Row("embedding_renorm embedding_renorm_", holds="indices < self[0]"),
-    Row("embedding_dense_backward", "gather", holds="indices < num_weights"),
+    Row("embedding_dense_backward", "i*+ d, i*+, ?, ?, ?i* -> r^ d", op_class="gather", holds="indices < num_weights"),
     # bag of each index, sizes of bags, largest indices
-    Row("_embedding_bag", "gather", opaque=(1, 2, 3), holds="indices < weight[0], sorted offsets < indices"),
+    Row("_embedding_bag", op_class="gather", opaque=(1, 2, 3), holds="indices < weight[0], sorted offsets < indices"),
     Row(
         "_embedding_bag_backward",
-        "gather",
+        op_class="gather",
         holds="indices < num_weights, maximum_indices < num_weights, sorted offsets < indices, sorted offset2bag < grad[0]",
     ),
-    Row("index _unsafe_index", "gather", looks_up=0, holds="indexed"),
-    Row("index_put index_put_ _index_put_impl_ _unsafe_index_put", "gather", holds="indexed"),
-    Row("gather index_select", "gather", looks_up=0, holds="index < self[dim]"),
-    Row("index_add index_add_ index_copy scatter scatter_ scatter_add scatter_add_ scatter_reduce", "gather", holds="index < self[dim]"),
+    Row("index _unsafe_index", op_class="gather", looks_up=0, holds="indexed"),
+    Row("index_put index_put_ _index_put_impl_ _unsafe_index_put", op_class="gather", holds="indexed"),
+    Row("gather index_select", op_class="gather", looks_up=0, holds="index < self[dim]"),
+    Row(
+        "index_add index_add_ index_copy scatter scatter_ scatter_add scatter_add_ scatter_reduce",
+        op_class="gather",
+        holds="index < self[dim]",
+    ),
     Row("_index_put_impl", holds="indexed"),
     Row("index_copy_ index_fill index_fill_ index_reduce index_reduce_ scatter_reduce_", holds="index < self[dim]"),
     Row("take put put_", holds="index < self"),
@@ -143,8 +187,8 @@ _TABLE = (
     Row("masked_select masked_scatter masked_scatter_", holds="masked"),
     Row("expect", holds="sum value = expected"),
     # --- random numbers
-    Row("native_dropout", "random", opaque=(1,), draws=True),  # the mask
-    Row("bernoulli bernoulli_", "random", draws=True),
+    Row("native_dropout", EACH, op_class="random", opaque=(1,), draws=True),  # the mask
+    Row("bernoulli bernoulli_", op_class="random", draws=True),
     Row(
         "cauchy cauchy_ exponential exponential_ geometric geometric_ log_normal log_normal_ normal normal_ random random_ uniform "
         "uniform_ rand rand_like randint randint_like randn randn_like randperm "
@@ -152,7 +196,22 @@ _TABLE = (
         draws=True,
     ),
     # --- element by element
-    Row("relu relu_ hardtanh hardtanh_", rectifies=True),
+    Row("clone _to_copy add sub neg", EACH, linear=True),
+    Row("add_ mul mul_ div div_ exp pow rsqrt sqrt reciprocal cos sin where masked_fill copy_ lerp logaddexp", EACH),
+    Row("sigmoid sigmoid_ tanh tanh_ silu silu_ gelu gelu_ leaky_relu elu", EACH),
+    Row(
+        "threshold_backward sigmoid_backward tanh_backward silu_backward gelu_backward hardtanh_backward leaky_relu_backward "
+        "elu_backward native_dropout_backward",
+        EACH,
+    ),
+    Row("relu relu_ hardtanh", EACH, rectifies=True),
+    Row("hardtanh_", rectifies=True),
+    # --- layouts: along the dimension of the concatenation, each input becomes blocks of the result
+    Row("cat", "[t*], ? -> t*"),
+    Row("slice_backward", "..., ?, ^ -> ...", linear=True),
+    # --- collectives of another group, whose parts lie along the first dimension
+    Row("all_gather", "t* -> t*"),
+    Row("reduce_scatter", "p^ t* -> p^ t*"),
 )
 
 #: By name, without namespace and overload.

@@ -8,11 +8,12 @@ import torch
 from calibrate import operands
 from simulator.model.ops.aten_json import resolve
 from simulator.plan import ops
+from simulator.plan.index_space import Form, parse
 from simulator.plan.ops import ROWS, row
 from simulator.plan.task import allowed
 
-#: Ops in recorded traces alone.
-RECORDED = {"mkldnn_convolution"}
+#: Ops in recorded traces alone, and collectives, which plans have as tasks of another kind.
+NOT_CALLED = {"mkldnn_convolution", "all_gather", "reduce_scatter"}
 #: Made by compilers, or run on a GPU alone: no graph that is captured has them.
 NEVER_CAPTURED = {
     "_fused_dropout", "normal_functional", "rrelu_with_noise_functional", "_embedding_bag_dense_backward", "_embedding_bag_forward_only",
@@ -50,7 +51,7 @@ def without_row(targets: list[str], needed, has) -> set[str]:
 def test_no_op_has_two_rows_and_every_row_is_of_ops():
     names = Counter(name for each in ops._TABLE for name in each.names.split())
     assert [name for name, count in names.items() if count > 1] == []
-    assert set(names) - RECORDED <= {ops.name_of(target) for target in allowed()}
+    assert set(names) - NOT_CALLED <= {ops.name_of(target) for target in allowed()}
 
 
 def test_ops_without_a_row_compute_element_by_element():
@@ -68,6 +69,27 @@ def test_what_operands_hold_is_said_of_arguments_of_the_op(name):
         stated, _, dim = extent.rstrip("]").partition("[")
         needed = {operand, stated} | ({dim} if dim.isidentifier() else set())
         assert any(needed - {"result"} <= {argument.name for argument in schema.arguments} for schema in schemas(name)), term
+
+
+#: The types of arguments that a term may be of, as schemas call them. A list of numbers is a shape.
+TYPES = {
+    Form.TENSOR: {"Tensor", "Optional[Tensor]", "List[int]"}, Form.BROADCAST: {"Tensor", "Optional[Tensor]"},
+    Form.TENSORS: {"List[Tensor]"}, Form.FLAG: {"bool"}, Form.WHOLE: {"int"}, Form.SUMMED: {"Optional[List[int]]"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name, each in ROWS.items() if each.divides and schemas(name)])
+def test_the_division_of_an_op_is_one_of_its_arguments_and_results(name):
+    """Of one overload at least: some have numbers where others have tensors."""
+    space = parse(ROWS[name].divides)
+
+    def is_of(schema) -> bool:
+        types = {argument.name: str(argument.type) for argument in schema.arguments}
+        terms = [*zip(types.values(), space.arguments, strict=False), *((types.get(key), term) for key, term in space.named)]
+        fitting = all(term.form is Form.OTHER or given in TYPES[term.form] for given, term in terms)
+        return space.every or (fitting and len(space.arguments) <= len(types) and len(space.results) == len(schema.returns))
+
+    assert any(map(is_of, schemas(name)))
 
 
 @pytest.mark.parametrize("name", [name for name, each in ROWS.items() if each.kernels or each.statistics or each.looks_up is not None])
