@@ -13,7 +13,7 @@ MODULES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__").removeprefix("ui.api.schedcast") or "schedcast"
     for folder in PACKAGES
     for path in sorted((ROOT / folder).rglob("*.py"))
-    if "    >>> " in path.read_text()
+    if ">>> " in path.read_text()
 ]
 
 
