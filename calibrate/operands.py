@@ -76,15 +76,15 @@ def _indices(op: Task) -> Iterator[tuple[Operand, Elements]]:
     for term in filter(None, holds.split(", ")):
         match = _TERM.fullmatch(term)
         assert match is not None, f"a row says that {op.body.op} holds {term!r}"
-        how, name, relation, extent = match.groups()
-        if relation == "=":
-            yield given[name], Elements(total=_extent(given, extent))
-        else:
-            yield given[name], Elements(_extent(given, extent), increasing=how == "sorted ")
+        how, name, extent = match.groups()
+        sized = _extent(given, extent)
+        elements = {"sum": Elements(total=sized), "ends": Elements(ends=sized)}.get(how, Elements(sized, increasing=how == "sorted"))
+        operands = given[name] if isinstance(given[name], list) else [given[name]]
+        yield from ((operand, elements) for operand in operands)
 
 
 #: A term of `holds` of a row of the table of ops: `sum self = result[0]`, `index < self[dim]`, `sorted offsets < indices`.
-_TERM = re.compile(r"(sum |sorted )?(\w+) ([<=]) (\w+(?:\[[\w:-]+\])?)")
+_TERM = re.compile(r"(?:(sum|ends|sorted) )?(\w+) [<=] (\w+(?:\[[\w:-]+\])?)")
 
 
 def _extent(given: Arguments, text: str) -> int:

@@ -54,8 +54,9 @@ class Row:
 
     `holds`: what its operands must hold when it is measured, if random numbers will not do, by the names of its schema. `index < self[dim]`
     are indices below the extent of `self` in dimension `dim`, an argument or a number; `self` alone is the number of its elements, and
-    `self[-2:]` that of its last two dimensions. `sorted offsets < indices` are such numbers in order, and `sum repeats = result[0]` are
-    numbers with this sum. Several such terms are separated by commas. One word stands for a rule of `calibrate.operands`.
+    `self[-2:]` that of its last two dimensions. `sorted offsets < indices` are such numbers in order, `ends offsets = total_L` the ends of
+    equal groups of so many rows together, and `sum repeats = result[0]` numbers with this sum. Several such terms are separated by commas.
+    One word stands for a rule of `calibrate.operands`.
 
     `rectifies`: its results are not negative, and many are zero.
 
@@ -182,6 +183,8 @@ _TABLE = (
     Row("_index_put_impl", holds="indexed"),
     Row("index_copy_ index_fill index_fill_ index_reduce index_reduce_ scatter_reduce_", holds="index < self[dim]"),
     Row("take put put_", holds="index < self"),
+    Row("_jagged_to_padded_dense_forward", holds="ends offsets = values[0]"),
+    Row("_padded_dense_to_jagged_forward", holds="ends offsets = total_L"),
     Row("nonzero", holds="sum self = result[0]"),
     Row("repeat_interleave", holds="sum repeats = result[0]"),
     Row("masked_select masked_scatter masked_scatter_", holds="masked"),

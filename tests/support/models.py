@@ -891,6 +891,7 @@ def tokens_by_expert(batch):
 INDEXING = (
     "rows_by_a_buffer", "elements_by_two_indices", "columns_are_replaced", "gathered_and_scattered", "bags_of_two_dimensions",
     "bags_with_offsets", "largest_of_bags", "weighted_bags", "masked_rows", "branches_by_its_batch", "tokens_by_expert",
+    "padded_rows",
 )  # fmt: skip
 
 
@@ -1207,11 +1208,22 @@ def randomized_relu(batch):
     return _unusual(batch, torch.randn(batch, 8), lambda net, x: F.rrelu(net.layer(x), training=True, inplace=True), layer=nn.Linear(8, 8))
 
 
+def padded_rows(batch):
+    """Two sequences of unequal length, one after another: they are padded to the length of the second, scaled, and joined again."""
+
+    def step(net, x):
+        ends = torch.tensor([0, 1, len(x)])
+        padded = torch.ops.aten._jagged_to_padded_dense_forward(x, [ends], [len(x)], 0.0)
+        return net.layer(torch.ops.aten._padded_dense_to_jagged_forward(padded * 2, [ends], len(x)))
+
+    return _unusual(batch, torch.randn(batch, 8), step, layer=nn.Linear(8, 8))
+
+
 #: The models of this section.
 UNUSUAL = (
     "spectral_norm", "results_into_tensors", "distinct_words", "runs_of_words", "ctc_loss_of_lists", "ctc_loss_of_tensors",
     "lstm_cell_in_a_loop", "gru_cell_in_a_loop", "own_cell_in_a_loop", "depthwise_filter_longer_than_the_image",
-    "learned_channels", "fake_quantization", "randomized_relu",
+    "learned_channels", "fake_quantization", "randomized_relu", "padded_rows",
 )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ _OTHERS = re.compile(
     r"^_(test|foobar|nested|sparse|cslt|mps|mkldnn|cudnn_init|cudnn_rnn|cufft|philox|make_|fw_primal|unpack_dual|coalesce|reshape_alias$|"
     r"resize|pin_memory|pack_padded|pad_packed|lazy_clone|copy_from|add_batch_dim|remove_batch_dim|propagate|print|assert|indices|values|"
     r"validate|linalg_check|spdiags|spsolve|to_sparse|to_cpu|triton|efficientzerotensor|autocast|wrapped|dyn_quant|empty_|convert_weight)"
-    r"|(?<!fake_)quant|sparse|nested|jagged|mkldnn|miopen|_mps|int4pack|int8pack|fbgemm|vulkan|coo_|csr_|csc_|^(set(_|$)|resize|rename|align|mps|"
+    r"|(?<!fake_)quant|sparse|nested|mkldnn|miopen|_mps|int4pack|int8pack|fbgemm|vulkan|coo_|csr_|csc_|^(set(_|$)|resize|rename|align|mps|"
     r"from_file|pin_memory|data$|record_stream|requires_grad|retain_grad|values|indices|(crow|ccol|col|row)_indices|get_gradients|q_per|"
     r"choose_qparams|_nnpack)"
 )

@@ -65,7 +65,7 @@ def test_what_operands_hold_is_said_of_arguments_of_the_op(name):
     if holds in operands._RULES:
         return
     for term in holds.split(", "):
-        _, operand, _, extent = operands._TERM.fullmatch(term).groups()
+        _, operand, extent = operands._TERM.fullmatch(term).groups()
         stated, _, dim = extent.rstrip("]").partition("[")
         needed = {operand, stated} | ({dim} if dim.isidentifier() else set())
         assert any(needed - {"result"} <= {argument.name for argument in schema.arguments} for schema in schemas(name)), term
