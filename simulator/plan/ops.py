@@ -29,6 +29,16 @@ class Kernels(NamedTuple):
     of_parameters: tuple[int, ...]
 
 
+class Attention(NamedTuple):
+    """Of an op of attention, the positions of the query (the key follows it) and of whether it is causal, and the products that it computes
+    as a multiple of those of forward.
+    """
+
+    query: int
+    causal: int
+    passes: float
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """What is known of the ops `names`, without their namespaces and overloads.
@@ -43,6 +53,16 @@ class Row:
 
     `kernels`: of backward ops whose `output_mask`, their last argument, selects the results: a kernel computes dX, and another one dW and
     dB. Each kernel reads what it needs by itself, so that an op with both reads the gradient twice.
+
+    `multiplies`: it multiplies its last two inputs, but for those that it changes.
+
+    `attention`: it is attention as one op.
+
+    `weight`: the position of a convolution's weight; stride, padding, dilation, whether it is transposed, two more arguments and the number
+    of groups follow.
+
+    `running`: the positions of running statistics, which the op changes in training although its schema does not say so. Its results do not
+    depend on them.
 
     `looks_up`: the position of an argument of which the op reads only the indexed elements.
 
@@ -70,6 +90,10 @@ class Row:
     op_class: str = ELEMENTWISE
     linear: bool = False
     kernels: Kernels | None = None
+    multiplies: bool = False
+    attention: Attention | None = None
+    weight: int | None = None
+    running: tuple[int, ...] = ()
     looks_up: int | None = None
     opaque: tuple[int, ...] = ()
     statistics: tuple[int, ...] = ()
@@ -81,20 +105,24 @@ class Row:
 
 _TABLE = (
     # --- convolutions: torchtitan, whose policy of selective checkpointing this is, has none; they cost as much as products
-    Row("convolution _slow_conv2d_forward mkldnn_convolution", op_class="conv", selective=SAVED),
-    Row("convolution_backward", op_class="conv", kernels=Kernels((0, 2), (0, 1))),  # (gradient, input, weight, ...)
+    Row("convolution", op_class="conv", weight=1, selective=SAVED),
+    Row("_slow_conv2d_forward mkldnn_convolution", op_class="conv", selective=SAVED),
+    Row("convolution_backward", op_class="conv", kernels=Kernels((0, 2), (0, 1)), weight=2),  # (gradient, input, weight, ...)
     # --- products: torchtitan saves "all compute ops, except every second mm"; a product with a bias counts as one
-    Row("mm", "m k+, k+ n -> m n", op_class="matmul", selective=EVERY_SECOND),
-    Row("addmm", "(m n), m k^, k^ n -> m n", op_class="matmul", selective=EVERY_SECOND),  # each device would add the bias
+    Row("mm", "m k+, k+ n -> m n", op_class="matmul", multiplies=True, selective=EVERY_SECOND),
+    # each device would add the bias
+    Row("addmm", "(m n), m k^, k^ n -> m n", op_class="matmul", multiplies=True, selective=EVERY_SECOND),
     Row("_grouped_mm", op_class="matmul", holds="groups", selective=EVERY_SECOND),
     # batched products of activations are attention in its math form: repeated, as in Megatron-LM's selective recomputation
-    Row("bmm", "b m k+, b k+ n -> b m n", op_class="matmul"),
-    Row("add_mm baddbmm addmv mv dot", op_class="matmul"),
+    Row("bmm", "b m k+, b k+ n -> b m n", op_class="matmul", multiplies=True),
+    Row("add_mm baddbmm", op_class="matmul", multiplies=True),
+    Row("addmv mv dot", op_class="matmul"),
     # --- attention as one op, divided by heads or by sequences: in plans, the one for CPUs stands for those that run on a GPU
     Row(
         "_scaled_dot_product_flash_attention_for_cpu",
         "t* q^ d^, t* k^ d^, t* k^ e^, ?, ?, attn_mask=(t* q^ k^) -> t* q^ e^, t* q^",
         op_class="matmul.attention",
+        attention=Attention(query=0, causal=4, passes=1.0),
         opaque=(1,),  # logsumexp
         selective=SAVED,
     ),
@@ -102,6 +130,7 @@ _TABLE = (
         "_scaled_dot_product_flash_attention_for_cpu_backward",
         "t* q^ e^, t* q^ d^, t* k^ d^, t* k^ e^, t* q^ e^, t* q^, ?, ?, attn_mask=(t* q^ k^) -> t* q^ d^, t* k^ d^, t* k^ e^",
         op_class="matmul.attention",
+        attention=Attention(query=1, causal=7, passes=2.5),
     ),
     Row(
         "_scaled_dot_product_attention_math _scaled_dot_product_cudnn_attention _scaled_dot_product_efficient_attention "
@@ -112,7 +141,7 @@ _TABLE = (
     Row("rnn gru lstm", op_class="recurrent", selective=SAVED),
     Row("rnn_backward gru_backward lstm_backward", op_class="recurrent"),
     # --- norms; their opaque results are the mean and 1 / deviation, or 1 / root mean square
-    Row("native_batch_norm", op_class="norm", opaque=(1, 2)),
+    Row("native_batch_norm", op_class="norm", running=(3, 4), opaque=(1, 2)),
     Row("native_batch_norm_backward", op_class="norm", statistics=(5, 6)),
     Row("native_group_norm", op_class="norm", opaque=(1, 2)),
     Row("native_group_norm_backward", op_class="norm", kernels=Kernels((0, 1, 2, 3, 4), (0, 1, 2, 3))),  # (gradient, input, mean, ...)

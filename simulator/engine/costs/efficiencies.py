@@ -20,9 +20,10 @@ from pydantic import BaseModel, ConfigDict
 from simulator.engine.costs import products
 from simulator.engine.costs.products import OPERANDS, Attention, Product, ProductKernel, serves
 from simulator.engine.costs.site import Number, Site, figure
-from simulator.plan.bodies.op_class import ADDED_PRODUCT, GROUPED_PRODUCT, PRODUCT, winograd
+from simulator.plan.bodies.op_class import GROUPED_PRODUCT, winograd
 from simulator.plan.bodies.opcall import kernel_of
 from simulator.plan.keys import SHORT
+from simulator.plan.ops import row
 from simulator.plan.task import DTYPE_BYTES, HasOperands, Operand, Task
 
 #: Of one work, or of several of one class.
@@ -41,22 +42,6 @@ HALF, CHANNELS_LAST = "conv.half", "conv.channels-last"
 NORM_HALF, NORM_CHANNELS_LAST = "norm.half", "norm.channels-last"
 #: The row used for classes that the table lacks.
 DEFAULT_CLASS = "elementwise"
-#: Ops that multiply their last two inputs, but for those that they change.
-_PRODUCTS = frozenset({PRODUCT, ADDED_PRODUCT, "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default"})
-
-
-class _AttentionOp(NamedTuple):
-    query: int
-    causal: int
-    passes: float
-
-
-#: Ops of attention: the places of the query (before the key) and of whether it is causal, and the products that they compute in addition to
-#: those of forward.
-_ATTENTION = {
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": _AttentionOp(0, 4, 1.0),
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _AttentionOp(1, 7, 2.5),
-}
 #: Tensors read and written by an update that is not fused, for optimizers that the table lacks.
 DEFAULT_TENSORS = 20.0
 
@@ -303,16 +288,15 @@ def reached(task: Task, op_class: str, precision: str) -> float:
 
 def outputs(task: HasOperands) -> float | None:
     """The elements of a convolution's result, or in backward of its gradient, which the kernel's blocks share; None for other tasks."""
-    if not task.body.op.startswith("aten.convolution"):
+    own = row(task.body.op)
+    if own.weight is None:
         return None
-    if task.body.op.startswith("aten.convolution."):
-        return float(task.writes[0].elements)
-    return float(task.inputs[0].elements)
+    return float((task.inputs if own.kernels else task.writes)[0].elements)
 
 
 def product(task: HasOperands) -> Product | Attention | None:
     """The matrix product or the attention of a task; None if its op is neither. Groups of rows are assumed to be equally large."""
-    if (op := _ATTENTION.get(task.body.op)) is not None:
+    if (op := row(task.body.op).attention) is not None:
         arguments = json.loads(task.body.args)
         query, key = (task.inputs[each["$"]] for each in arguments[op.query : op.query + 2])
         seen = 0.5 if len(arguments) > op.causal and arguments[op.causal] is True else 1.0
@@ -338,7 +322,7 @@ def product(task: HasOperands) -> Product | Attention | None:
         if len(left.shape) == len(right.shape) == 2:
             groups = float(task.writes[0].shape[0])
             return Product(groups, float(left.shape[0]), float(right.shape[1]), left.shape[1] / groups, size)
-    if task.body.op not in _PRODUCTS:
+    if not row(task.body.op).multiplies:
         return None
     inputs = task.inputs[: len(task.inputs) - len(task.mutates)]
     left, right = inputs[-2:] if len(inputs) > 1 else inputs * 2

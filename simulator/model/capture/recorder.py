@@ -58,10 +58,6 @@ class NumberedArguments:
         return text
 
 
-#: Tensor arguments that an op changes although its schema does not say so: the running statistics of batch-norm in training.
-HIDDEN_MUTATIONS = {"aten.native_batch_norm.default": (3, 4)}
-
-
 class OwnTensorError(Exception):
     """A second step reads a tensor that the first one has computed, from constants only."""
 
@@ -362,8 +358,8 @@ def _as_list(result: Any) -> list[Any]:
 
 
 def _mutated(func, args, kwargs) -> list[torch.Tensor]:
-    """Return the tensor arguments that the op changes, by its schema or by HIDDEN_MUTATIONS."""
-    hidden = HIDDEN_MUTATIONS.get(str(func), ())
+    """Return the tensor arguments that the op changes, by its schema or as running statistics."""
+    hidden = row(str(func)).running
     values = [args[position] if position < len(args) else kwargs.get(name) for position, name in _written(func)]
     values += [args[position] for position in hidden if args[5]]
     return [item for item in tree_leaves(values) if isinstance(item, torch.Tensor)] if values else []

@@ -11,10 +11,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from simulator.model.graph import Op, TrainingGraph
+from simulator.plan.ops import row
 from simulator.plan.task import CARRIED_KINDS, INPUT, Task
-
-#: The op whose mutated operands, the running statistics, can be omitted without changing its results.
-_BATCH_NORM = "aten.native_batch_norm.default"
 
 _Repeated = TypeVar("_Repeated", Op, Task)
 
@@ -24,7 +22,7 @@ class Repeats:
 
     def __init__(self, graph: TrainingGraph):
         self._graph = graph
-        self._changed = [self._storages(op.writes if op.body.target == _BATCH_NORM else (*op.writes, *op.mutates)) for op in graph.ops]
+        self._changed = [self._storages(op.writes if row(op.body.target).running else (*op.writes, *op.mutates)) for op in graph.ops]
         self._changers: dict[str, list[int]] = {}  # by storage, the ops that write or change it
         for index, storages in enumerate(self._changed):
             for storage in storages:
@@ -63,7 +61,7 @@ class Repeats:
 
     def _mutated(self, index: int) -> set[str]:
         op = self._graph.ops[index]
-        return set() if op.body.target == _BATCH_NORM else self._storages(op.mutates)
+        return set() if row(op.body.target).running else self._storages(op.mutates)
 
     def _storages(self, operands: Iterable[Any]) -> set[str]:
         return {self._graph.values[operand.value].storage for operand in operands}
@@ -71,7 +69,7 @@ class Repeats:
 
 def without_statistics(op: _Repeated) -> _Repeated:
     """The op or task, but if it is a batch-norm that updates running statistics, without them."""
-    if op.body.op != _BATCH_NORM or not op.mutates:
+    if not row(op.body.op).running or not op.mutates:
         return op
     args = [_left_out(argument, len(op.reads)) for argument in json.loads(op.body.args)]
     return replace(op, body=replace(op.body, args=json.dumps(args, separators=(",", ":"))), mutates=())

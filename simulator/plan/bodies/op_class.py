@@ -78,10 +78,10 @@ def work_of(task: HasOperands, target: str, args: str, flops: float) -> Work:
 
 
 def _narrow_groups(task: HasOperands, target: str, args: str) -> bool:
-    if not target.startswith("aten.convolution"):
+    weight = row(target).weight
+    if weight is None:
         return False
-    arguments = json.loads(args)
-    weight, groups = (1, 8) if target.startswith("aten.convolution.") else (2, 9)
+    arguments, groups = json.loads(args), weight + 7
     if len(arguments) <= groups or arguments[groups] == 1:
         return False
     return task.inputs[arguments[weight]["$"]].shape[1] < _WIDE_GROUP
@@ -89,10 +89,10 @@ def _narrow_groups(task: HasOperands, target: str, args: str) -> bool:
 
 def winograd(task: HasOperands, target: str, args: str) -> bool:
     """Whether a convolution may run a Winograd kernel: 3x3, stride 1, not dilated, not transposed, one group and enough channels."""
-    if not target.startswith("aten.convolution"):
+    first = row(target).weight
+    if first is None:
         return False
     arguments = json.loads(args)
-    first = 1 if target.startswith("aten.convolution.") else 2
     weight = task.inputs[arguments[first]["$"]].shape
     strides, _, dilation, transposed, _, groups = arguments[first + 2 : first + 8]
     plain = not transposed and groups == 1 and {*strides, *dilation} == {1}

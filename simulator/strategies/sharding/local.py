@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from simulator.model.graph import Op, arguments_of
+from simulator.plan.ops import row
 from simulator.plan.task import AGAIN, Operand
 from simulator.plan.views import NotABoxError, dense, with_views
 from simulator.strategies.sharding.backward import Served
@@ -89,7 +90,7 @@ class _Maker:
         main = output_of(op)
         if operand.shape == main.shape and len(part) == len(main.shape):
             return part
-        if len(operand.shape) == 1 and name_of(op) == "native_batch_norm":
+        if len(operand.shape) == 1 and row(op.body.target).running:
             return (part[1],)
         return whole(operand.shape)
 

@@ -12,10 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from simulator.model.built import Built
 from simulator.model.capture.aten_calls import SHAPES, flops
 from simulator.model.capture.capture import capture
-from simulator.model.capture.recorder import HIDDEN_MUTATIONS
 from simulator.model.graph import Op, TrainingGraph
 from simulator.model.job import Job
 from simulator.model.ops.aten_json import resolve
+from simulator.plan.ops import row
 from tests.support import models
 from tests.support.places import USER_MODELS
 
@@ -121,7 +121,7 @@ def check(op: Op) -> None:
         items = [each for each in (item if isinstance(item, list) else [item]) if each is not None]
         numbers_instead = [each for each in items if isinstance(each, int | float)]  # PyTorch takes x + 1 as a tensor and a number
         assert len(own) == len(items) - len(numbers_instead), f"{argument.name} has tensors that are no operands"
-        hidden = position in HIDDEN_MUTATIONS.get(op.body.target, ()) and given[5]
+        hidden = position in row(op.body.target).running and given[5]
         changed = hidden or (argument.alias_info is not None and argument.alias_info.is_write)
         assert all((number >= len(op.reads)) == changed for number in own), f"{argument.name} is read, but changed, or the reverse"
         numbers += own
