@@ -9,6 +9,7 @@ from calibrate.traced.steps import Steps
 from simulator.engine.costs.model import CostModel
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
+from simulator.plan.ops import row
 from traces.errors import SchedcastError
 from traces.units import percent
 
@@ -100,7 +101,7 @@ def check_settings(run: RecordedRun, steps: Steps, job: Job) -> None:
     if form and form != job.form:
         option = {"for": ":for", "foreach": ":foreach", "fused": ":fused"}[form]
         raise SchedcastError(f"{name} updates in the {form} form; give --optimizer {job.optimizer}{option}")
-    dense = [run.recording.works[i] for step in steps.complete for _, op in step.pairs if op.name in _DENSE for i in op.works]
+    dense = [run.recording.works[i] for step in steps.complete for _, op in step.pairs if _is_dense(op.name) for i in op.works]
     total_s = sum(work.duration_s for work in dense) or 1.0
     half, tf32 = (sum(w.duration_s for w in dense if pattern.search(w.name)) / total_s for pattern in (_HALF, _TF32))
     if half >= _MUCH and job.precision in ("default", "fp32", "tf32", "fp64"):
@@ -113,7 +114,8 @@ def check_settings(run: RecordedRun, steps: Steps, job: Job) -> None:
         )
 
 
-_DENSE = frozenset({"convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm"})
+def _is_dense(name: str) -> bool:
+    return row(name).multiplies or row(name).weight is not None
 
 
 def _form(run: RecordedRun) -> str:

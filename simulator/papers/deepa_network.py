@@ -18,8 +18,7 @@ from simulator.strategies.sharding.costs import exact
 from simulator.strategies.sharding.costs.compute import Prices
 from simulator.strategies.sharding.costs.exact import CostTables
 from simulator.strategies.sharding.network import Network
-
-LINEAR = frozenset({"aten.addmm.default", "aten.mm.default"})
+from simulator.strategies.sharding.regions import is_linear_layer
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ class Divided:
 
     def is_linear(self, layer: int) -> bool:
         """Whether a layer is fully connected."""
-        return self.network.graph.ops[self.network.layers[layer].main].body.target in LINEAR
+        return is_linear_layer(self.network.graph.ops[self.network.layers[layer].main])
 
     def kind(self, layer: int) -> str:
         """The name of a layer's main op."""

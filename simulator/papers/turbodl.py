@@ -12,6 +12,7 @@ from simulator.model.job import Job
 from simulator.papers import registry
 from simulator.papers.predicting import BASELINE, Steps, StepsByStrategy, figure, ratio, speedup, status_of
 from simulator.papers.registry import Measurement, line
+from simulator.plan.ops import row
 from simulator.plan.task import FORWARD
 from simulator.strategies import registry as strategies
 from traces.documents.base import Data
@@ -204,7 +205,7 @@ def _replicas(replicas: Cases) -> Iterator[tuple]:
 def _multiplications() -> dict[str, float]:
     """Return the multiplications for one image in the forward pass of each convolution and linear layer of figure 1's model."""
     forward = [op for op in job(SCOPE.flops, 1).graph().ops if op.phase == FORWARD]
-    return {op.layer: op.body.flops / 2 for op in forward if op.body.has_products or op.body.op.startswith("aten.convolution.")}
+    return {op.layer: op.body.flops / 2 for op in forward if op.body.has_products or row(op.body.op).weight is not None}
 
 
 def _flops() -> Iterator[tuple]:

@@ -15,6 +15,7 @@ from simulator.strategies.sharding.configuration import STEP_CANDIDATES, Configu
 from simulator.strategies.sharding.configurations import nearest, place
 from simulator.strategies.sharding.network import Network
 from simulator.strategies.sharding.plan import ShardedStep
+from simulator.strategies.sharding.regions import is_linear_layer
 from traces.process import gc_paused
 
 NAME = "owt"
@@ -41,7 +42,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 def configurations(network: Network, devices: int) -> list[Configuration]:
     """The configuration of each layer."""
     by_image, by_channel = Configuration(n=devices), Configuration(c=devices)
-    linear = [network.graph.ops[layer.main].body.target in ("aten.addmm.default", "aten.mm.default") for layer in network.layers]
+    linear = [is_linear_layer(network.graph.ops[layer.main]) for layer in network.layers]
     return [
         by_channel if is_linear and by_channel in network.legal(number, devices) else nearest(network, number, by_image)
         for number, is_linear in enumerate(linear)

@@ -21,6 +21,7 @@ from simulator.plan.bodies.host import Host, Synchronize
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.fusion import insert
+from simulator.plan.ops import row
 from simulator.plan.plan import Plan
 from simulator.plan.task import DTYPE_BYTES, FORWARD, SCRATCH, Operand, Task, Value, ViewStep
 from simulator.plan.tensors import contiguous
@@ -291,7 +292,7 @@ class _Lanes:
 
     def _on_own_stream(self, task: Task, layer: Layer, op: int, role: str) -> Task:
         """The task on a stream of its convolution; on the default one if it is no convolution of `layer`."""
-        if not task.body.op.startswith("aten.convolution"):
+        if row(task.body.op).weight is None:
             return task
         first = self._first_stream.setdefault(layer, 1 + 3 * (max(self._group_of) + 1) * len(self._first_stream))
         return replace(task, stream=first + 3 * self._group_of[op] + _CAFFE_TYPES[role])

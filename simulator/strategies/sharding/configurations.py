@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from simulator.machine.machine import Machine
+from simulator.plan.ops import row
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.network import Network
 from simulator.strategies.sharding.plan import Placed
-from simulator.strategies.sharding.regions import name_of
+from simulator.strategies.sharding.regions import is_linear_layer
 from traces.errors import SchedcastError, UnknownNameError, UnusableFileError
 from traces.files import first_fault, read_document
 
@@ -26,13 +27,13 @@ def paper_names(network: Network) -> dict[str, int]:
     names: dict[str, int] = {}
     convolutions, linear = 0, _FIRST_LINEAR - 1
     for number, layer in enumerate(network.layers):
-        match name_of(network.graph.ops[layer.main]):
-            case "convolution":
-                convolutions += 1
-                names[f"conv{convolutions}"] = number
-            case "addmm" | "mm":
-                linear += 1
-                names[f"fc{linear}"] = number
+        main = network.graph.ops[layer.main]
+        if row(main.body.target).weight is not None:
+            convolutions += 1
+            names[f"conv{convolutions}"] = number
+        elif is_linear_layer(main):
+            linear += 1
+            names[f"fc{linear}"] = number
     return names
 
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from simulator.model.division.axes import concatenated_dim
 from simulator.model.graph import Op, arguments_of
+from simulator.plan.ops import row
 from simulator.plan.task import Operand
 from simulator.plan.views import NotABoxError
 from simulator.strategies.sharding.boxes import Box, broadcast, whole
@@ -36,6 +37,11 @@ def name_of(op: Op) -> str:
 def output_of(op: Op) -> Operand:
     """The op's main result, which is divided among workers: its first write, or what it changes in place."""
     return (*op.writes, *op.mutates)[0]
+
+
+def is_linear_layer(op: Op) -> bool:
+    """Whether an op is a product of two matrices, as a linear layer is."""
+    return row(op.body.target).multiplies and len(output_of(op).shape) == 2
 
 
 def divided_shape(op: Op) -> tuple[int, ...]:
