@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from calibrate import operands
-from simulator.model.ops.aten_json import resolve
 from simulator.plan import ops
 from simulator.plan.index_space import Form, parse
 from simulator.plan.ops import ROWS, row
 from simulator.plan.task import allowed
+from tests.support.pure_ops import overloads
 
 #: Ops in recorded traces alone, and collectives, which plans have as tasks of another kind.
 NOT_CALLED = {"mkldnn_convolution", "all_gather", "reduce_scatter"}
@@ -26,21 +26,24 @@ ONE_KERNEL = {"grid_sampler_2d_backward", "grid_sampler_3d_backward", "native_ba
 NO_INDICES = {"_cummax_helper", "_cummin_helper", "segment_reduce"}
 
 
+#: The overloads that a plan may call, of this version of PyTorch.
+CALLED = {str(op): op for op in overloads() if str(op) in allowed()}
+
+
 def schemas(name: str) -> list[torch.FunctionSchema]:
-    """Those of the overloads that a plan may call."""
-    return [resolve(target)._schema for target in allowed() if ops.name_of(target) == name]
+    return [op._schema for target, op in CALLED.items() if ops.name_of(target) == name]
 
 
 def arguments(target: str) -> dict[str, str]:
-    return {argument.name: str(argument.type) for argument in resolve(target)._schema.arguments}
+    return {argument.name: str(argument.type) for argument in CALLED[target]._schema.arguments}
 
 
 @pytest.fixture(scope="module")
 def captured() -> list[str]:
     """The ops that a graph may have: those that PyTorch does not replace by others before."""
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
-    targets = [target for target in sorted(allowed()) if ops.name_of(target) not in NEVER_CAPTURED]
-    return [target for target in targets if not resolve(target).has_kernel_for_dispatch_key(composite)]
+    targets = [target for target in CALLED if ops.name_of(target) not in NEVER_CAPTURED]
+    return [target for target in targets if not CALLED[target].has_kernel_for_dispatch_key(composite)]
 
 
 def without_row(targets: list[str], needed, has) -> set[str]:
