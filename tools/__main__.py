@@ -2,7 +2,7 @@
 
 python -m tools
     [engine|startup|accuracy|ablation|bppsa|devices|efficiencies|products|coverage|published|preset-links|plain-pytorch
-     |strategy-numerics|unseen|protocols|watching|transformers]...
+     |strategy-numerics|unseen|protocols|watching|transformers|ratios]...
 """
 
 import subprocess
@@ -12,7 +12,7 @@ MODULES = {
     "engine": "bench_engine", "startup": "startup", "accuracy": "accuracy", "ablation": "ablation", "bppsa": "bppsa",
     "devices": "devices", "efficiencies": "efficiencies", "products": "fit_products", "coverage": "coverage", "published": "published",
     "preset-links": "preset_links", "plain-pytorch": "plain_pytorch", "strategy-numerics": "strategy_numerics", "unseen": "unseen",
-    "protocols": "protocols", "watching": "watching", "transformers": "transformers",
+    "protocols": "protocols", "watching": "watching", "transformers": "transformers", "ratios": "ratios",
 }  # fmt: skip
 
 

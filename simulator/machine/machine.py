@@ -199,6 +199,9 @@ class Machine:
 
     `plain`: the machine as plain PyTorch uses it, if that differs (`for_pytorch`): all cores of a CPU work on one op at a time.
 
+    `rated`: if measured figures have replaced those of data sheets, the machine with the latter: the table's efficiencies are shares of
+    them.
+
     `pipe_bytes_per_s`: the single bandwidth of all transfers in a model without links (DeePa's `cost=paper`), if a paper states it; 0: the
     lowest between two devices.
 
@@ -221,6 +224,7 @@ class Machine:
     protocols: tuple[Protocol, ...] = ()
     whole: "Machine | None" = None
     plain: "Machine | None" = None
+    rated: "Machine | None" = None
     pipe_bytes_per_s: float = 0.0
 
     @property
@@ -234,7 +238,7 @@ class Machine:
         """This machine as PyTorch's own loop uses it with a process on each device: none of our executor's workers."""
         unsplit = self.whole or self
         own = [replace(device, task_overhead_s=0.0, shared_overhead_s=0.0, wake_s=0.0, errors={}) for device in unsplit.devices]
-        return replace(unsplit, devices=tuple(own))
+        return replace(unsplit, devices=tuple(own), hosts=(unsplit.plain or unsplit).hosts)
 
     def for_devices(self, devices: Iterable[str]) -> "Machine":
         """This machine, or its variant that has `devices`: the unsplit GPU, or the CPU as plain PyTorch uses it."""
@@ -397,6 +401,7 @@ def split(whole: Machine, count: int, profile: "Profile | None" = None) -> Machi
         links=tuple(links),
         sources={**whole.sources, "sms": note, "peak_flops": "that of the whole GPU by the share of its SMs"},
         whole=whole,
+        rated=whole.rated and split(whole.rated, count, profile),
     )
 
 

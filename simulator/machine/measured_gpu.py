@@ -18,9 +18,9 @@ _IN_PRESETS = MappingProxyType({"size_bytes": "memory_bytes", "reached": "bandwi
 def with_measured(machine: Machine, profile: "Profile") -> Machine:
     """`machine` with every figure that the profile has; `sources` lists them. All its GPUs must be of the profile's product.
 
-    The figures include those of the host lanes, since the profile's costs say how long issuing a task takes. With one GPU they include the
-    links to the host (pinned memory). With several GPUs the links stay as they are; only times of transfers between two GPUs and of
-    collectives that run alone are added.
+    The figures include those of the host lanes, since the profile's costs say how long issuing a task takes, and of the links that join a
+    GPU to the host (pinned memory). Links between GPUs, and those to the host that GPUs share, stay as they are; times of transfers
+    between two GPUs and of collectives that run alone are added.
     """
     device = _measured(sms=profile.identity.sms, priority_levels=profile.priority_levels, workspace_bytes=profile.workspace_bytes)
     memory = _measured(
@@ -32,10 +32,9 @@ def with_measured(machine: Machine, profile: "Profile") -> Machine:
     )
     peaks = _measured(**profile.peak_flops)
     host = _host_figures(profile)
-    host_links = {ends: profile.transfers[">".join(ends)] for ends in _host_ends(machine) if ">".join(ends) in profile.transfers}
-    links = {(link.source, link.target): link for link in machine.links}
+    host_links = _host_links(machine, profile)
+    links = {(link.source, link.target): link for link in machine.links} | host_links
     peers = _peer_transfers(machine, profile)
-    links |= {ends: Link(*ends, transfer.latency_s, transfer.bytes_per_s) for ends, transfer in host_links.items()}
     named = [*device, *(_IN_PRESETS.get(name, name) for name in memory), *(f"peak_flops {name}" for name in peaks), *host]
     named += ["host link latency_s", "host link bandwidth_bytes_per_s"] if host_links else []
     named += ["peer copies"] if peers else []
@@ -54,6 +53,7 @@ def with_measured(machine: Machine, profile: "Profile") -> Machine:
         hosts=tuple(replace(lane, **host, errors=_without(lane.errors, host)) for lane in machine.hosts),
         links=tuple(links.values()) if host_links else machine.links,
         sources={**machine.sources, **sources},
+        rated=machine if memory or peaks else None,
     )
     if profile.loop is None:
         return measured
@@ -84,7 +84,17 @@ def _host_figures(profile: "Profile") -> dict:
     return {"node_gap_s": 0.0, **figures} if profile.costs else figures
 
 
-def _host_ends(machine: Machine) -> list[tuple[str, str]]:
-    """(source, target) of both directions of the host link of a single GPU; none for several GPUs, whose sharing the profile lacks."""
+def _host_links(machine: Machine, profile: "Profile") -> dict[tuple[str, str], Link]:
+    """By (source, target), the measured links of GPUs to the host.
+
+    A single GPU has one in each direction. Of several, those have it that the machine joins to the host directly: a profile of one GPU
+    says nothing of a link that others share.
+    """
     names = [device.name for device in machine.devices]
-    return [(HOST, names[0]), (names[0], HOST)] if len(names) == 1 else []
+    direct = {(link.source, link.target) for link in machine.links}
+    measured = {}
+    for name in names:
+        for ends, route in (((HOST, name), f"{HOST}>{names[0]}"), ((name, HOST), f"{names[0]}>{HOST}")):
+            if route in profile.transfers and (len(names) == 1 or ends in direct):
+                measured[ends] = Link(*ends, profile.transfers[route].latency_s, profile.transfers[route].bytes_per_s)
+    return measured

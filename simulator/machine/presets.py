@@ -88,7 +88,7 @@ def load_machine(
     `partitions`: the number of devices that the one GPU is split into. `link`: connection of this CPU's core groups
     (`this_cpu.link_bytes_per_s`), and how any machine's devices receive messages (`this_cpu.receives_of`). `host`: what issues a GPU's
     tasks, PYTORCH or CAFFE. Raises UnknownNameError for an unknown
-    name or host, and SchedcastError for more devices than the machine has, or a profile, whose launches were PyTorch's, for another host.
+    name or host, and SchedcastError for more devices than the machine has, or a profile with PyTorch's launches for another host.
 
     >>> machine = load_machine("16xh100")
     >>> machine.device("cuda:0").sms, machine.by_node(["cuda:0", "cuda:7", "cuda:8"])
@@ -112,7 +112,7 @@ def load_machine(
     machine = replace(preset(name, entry, devices or entry.count), receives=receives_of(link))
     if partitions > 1 and machine.receives != FREE:
         raise SchedcastError(f"link is {link!r}: the partitions of one GPU share its memory and send nothing; drop it")
-    if profile is not None and host != PYTORCH:
+    if profile is not None and profile.dispatch.dispatch_s is not None and host != PYTORCH:
         raise SchedcastError(f"--host {host}: the launches of {name} were measured with PyTorch; drop it")
     if profile is not None:
         machine = with_measured(machine, profile)
@@ -355,6 +355,7 @@ def replicated(one: Machine, count: int) -> Machine:
             for source, target in [tuple(name if end == device.name else end for end in (link.source, link.target))]
         ),
         library="nccl",
+        rated=one.rated and replicated(one.rated, count),
     )
 
 

@@ -68,7 +68,7 @@ def scale_of(text: str) -> Scale:
 
 
 def scaled(machine: Machine, scale: Scale) -> Machine:
-    """The machine with its figures multiplied, and its variants (`whole`, `plain`) likewise. Latencies of links stay.
+    """The machine with its figures multiplied, and its variants (`whole`, `plain`, `rated`) likewise. Latencies of links stay.
 
     >>> from simulator.machine.presets import load_machine
     >>> h100 = load_machine("h100")
@@ -77,7 +77,7 @@ def scaled(machine: Machine, scale: Scale) -> Machine:
     """
     if scale == AS_IT_IS:
         return machine
-    whole, plain = (variant and scaled(variant, scale) for variant in (machine.whole, machine.plain))
+    whole, plain, rated = (variant and scaled(variant, scale) for variant in (machine.whole, machine.plain, machine.rated))
     return replace(
         machine,
         devices=tuple(_device(device, scale) for device in machine.devices),
@@ -92,6 +92,7 @@ def scaled(machine: Machine, scale: Scale) -> Machine:
         sources={**machine.sources, "scaled": f"figures multiplied by {scale.text}"},
         whole=whole,
         plain=plain,
+        rated=rated,
     )
 
 

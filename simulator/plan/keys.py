@@ -1,5 +1,9 @@
 """Cost keys: the names under which a profile stores the costs of tasks."""
 
+import re
+from itertools import accumulate
+from operator import mul
+
 from simulator.machine.machine import Machine
 from simulator.plan.task import Operand, Task
 
@@ -19,6 +23,28 @@ def geometry(operand: Operand) -> str:
             return f"{text}({','.join(map(str, operand.strides))})"
         expected *= extent
     return text
+
+
+_LONG = {short: dtype for dtype, short in SHORT.items()}
+_GEOMETRY = re.compile(r"(\w+)\[([\d,]*)\](?:\(([\d,]*)\))?")
+
+
+def read_geometry(text: str) -> Operand | None:
+    """The operand of a `geometry`, which does not say its name; None for any other text.
+
+    >>> read_geometry("bf16[8,4]"), geometry(read_geometry("f32[8,4](1,8)"))
+    (Operand(value='', shape=(8, 4), strides=(4, 1), dtype='bfloat16', views=()), 'f32[8,4](1,8)')
+    """
+    match = _GEOMETRY.fullmatch(text)
+    if match is None:
+        return None
+    dtype, shape, strides = match[1], _numbers(match[2]), match[3]
+    contiguous = tuple(accumulate(reversed(shape[1:]), mul, initial=1))[::-1] if shape else ()
+    return Operand("", shape, contiguous if strides is None else _numbers(strides), _LONG.get(dtype, dtype))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(","))) if text else ()
 
 
 def cost_key(task: Task, machine: Machine) -> str:

@@ -2,18 +2,18 @@
 
 from dataclasses import dataclass, replace
 
-from simulator.engine.costs.efficiencies import DENSE, precision_of_key
+from simulator.engine.costs.efficiencies import precision_of_key
 from simulator.engine.costs.model import CostModel
 from simulator.engine.scenario import EAGER, GRAPH, Scenario
 from simulator.machine.machine import Machine
 from simulator.machine.presets import PYTORCH as PYTORCH_HOST
 from simulator.machine.presets import device_count, load_machine, product_of
 from simulator.machine.this_cpu import ALIAS_LINK
-from simulator.model.job import DEFAULT, Job, product_precision
+from simulator.model.job import DEFAULT, Job
 from simulator.plan.plan import Plan
 from simulator.strategies.registry import Strategy
 from traces.documents.comparison import LOOPS, PARALLEL_LOOPS, PYTORCH, PYTORCH_GRAPH
-from traces.documents.profile import Profile
+from traces.documents.profile import Dispatch, Profile
 from traces.documents.shipped import shipped_profile
 
 
@@ -105,29 +105,40 @@ def preset_target(
 ) -> Target:
     """Return the machine called `name`, as `load_machine` makes it, with its costs for `job`.
 
-    A shipped profile prices the models that it was calibrated with, in their precision and on one GPU: beyond what it has seen, the table,
-    fitted on the kernels of many GPUs, is nearer. Raises SchedcastError for an unknown name.
+    What the shipped profiles of its GPU measured counts, whatever model it was measured for (`profile_of_preset`); the table, corrected by
+    it, prices the rest (`engine.costs.ratios`). With several GPUs, the table prices all. Raises SchedcastError for an unknown name.
     """
-    profile = profile_of_preset(name, devices, job.precision == "tf32")
-    if profile is not None and not _covers(profile, job):
-        profile = None
+    precision = dense_precision(job, None) or "fp32"
+    profile = profile_of_preset(name, devices, precision)
+    if profile is not None and host != PYTORCH_HOST:
+        profile = without_host(profile)
     machine = load_machine(name, profile, devices, link, partitions, host).with_memory_limit(limit_bytes)
-    return Target(machine, CostModel(machine, profile, dense_precision(job, profile)), mode)
+    return Target(machine, CostModel(machine, profile, precision), mode)
 
 
-def profile_of_preset(name: str, devices: int | None = None, tf32: bool = False) -> Profile | None:
-    """The shipped profile of the preset called `name`, with so many `devices` (None: all). None if there is none, and for several GPUs.
+def profile_of_preset(name: str, devices: int | None = None, precision: str = "fp32") -> Profile | None:
+    """What was measured on the GPU of the preset called `name`, with so many `devices` (None: all); None if nothing was, and for several.
 
-    Raises UnusableFileError if it cannot be read.
+    It is the shipped profile in TF32 or that in the other precisions, with the keys of both that are the same op in `precision`, the one
+    of dense kernels on float32 operands: TF32 changes no other kernel. Raises UnusableFileError if a profile cannot be read.
     """
-    return shipped_profile(product_of(name), tf32) if (devices or device_count(name)) == 1 else None
-
-
-def _covers(profile: Profile, job: Job) -> bool:
-    """Whether a profile has products or convolutions of the job's model in the job's precision; TF32 has a separate profile."""
-    precision = product_precision(job.precision)
-    asked = precision if precision in ("bf16", "fp16", "fp64") else "fp32"
-    return any(
-        cost.model == job.model and cost.op_class in DENSE and precision_of_key(key, cost.op_class, "fp32") == asked
+    if (devices or device_count(name)) > 1:
+        return None
+    own, other = (shipped_profile(product_of(name), tf32) for tf32 in (precision == "tf32", precision != "tf32"))
+    chosen = own or other
+    if chosen is None:
+        return None
+    costs = {
+        key: cost
+        for profile in (other, own)
+        if profile is not None
         for key, cost in profile.costs.items()
-    )
+        if precision_of_key(key, cost.op_class, profile.identity.precision) == precision_of_key(key, cost.op_class, precision)
+    }
+    return chosen.model_copy(update={"costs": costs})
+
+
+def without_host(profile: Profile) -> Profile:
+    """What a profile says of the GPU alone, for another program than PyTorch that issues its kernels."""
+    costs = {key: cost._replace(issue_s=None) for key, cost in profile.costs.items()}
+    return profile.model_copy(update={"costs": costs, "dispatch": Dispatch(), "loop": None})

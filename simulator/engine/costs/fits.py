@@ -1,4 +1,4 @@
-"""The cost of a key that a profile did not measure, fitted on the keys that it did.
+"""The cost of a key that a CPU's profile did not measure, fitted on the keys that it did. GPUs have `ratios`.
 
 The error of such a cost is estimated by excluding whole models from the fit (`left_out`). Errors of keys of one class are correlated: what
 makes one convolution of a model slower than those of other models makes all of them slower.
@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 from simulator.engine.costs import efficiencies
 from simulator.engine.costs.cost import FITTED, Z_90, Cost
 from simulator.engine.costs.efficiencies import precision_of
-from simulator.engine.costs.relatives import Relatives, family, scaling_error
+from simulator.engine.costs.relatives import family
 from simulator.engine.costs.roofline import Estimate, Fit, Point, fit, fit_scale
 from simulator.engine.costs.site import Site, Sites, figure
 from simulator.machine.machine import Machine
@@ -148,20 +148,10 @@ class ProfileFits:
         table = efficiencies.seconds(site, work.op_class, work.flops, work.bytes, precision, task.body.loop_length)
         points = [_point(site, work.flops, work.bytes, seconds) for seconds in (table.warm, table.cold)]
         least_s = work.flops / figure(site.peak_flops, precision) if work.op_class in efficiencies.DENSE else 0.0
-        grid, blocks = efficiencies.geometry(task, site)
-        relative = self._relatives.nearest(family(key), key) if site.kind == "gpu" else None
-        if relative is None:
-            warm, cold = (law.at(point) for law, point in zip(laws, points, strict=True))
-            error = max(warm.error, cold.error, self.left_out.error(work.op_class, max(warm.beyond, cold.beyond)))
-            warm_s, common = max(warm.seconds, least_s), f"{work.op_class}@{key.rpartition('@')[2]}"
-            return Cost(key, warm_s, max(warm_s, cold.seconds), FITTED, grid, blocks, error=error, common=common)
-        name, factor_log = relative
-        measured = self._profile.costs[name]
-        others = [self._own_point(site, self._precision_of(name, measured), measured, warm) for warm in (True, False)]
-        ratios = [law.ratio(*pair) for law, *pair in zip(laws, points, others, strict=True)]
-        warm_s, cold_s = (max(least_s, other.seconds * ratio) for other, (ratio, _) in zip(others, ratios, strict=True))
-        error = max(scaling_error(max(error for _, error in ratios), factor_log), measured.warm.spread)
-        return Cost(key, warm_s, max(warm_s, cold_s), FITTED, grid, blocks, error=error)
+        warm, cold = (law.at(point) for law, point in zip(laws, points, strict=True))
+        error = max(warm.error, cold.error, self.left_out.error(work.op_class, max(warm.beyond, cold.beyond)))
+        warm_s, common = max(warm.seconds, least_s), f"{work.op_class}@{key.rpartition('@')[2]}"
+        return Cost(key, warm_s, max(warm_s, cold.seconds), FITTED, error=error, common=common)
 
     @cached_property
     def left_out(self) -> LeftOut:
@@ -231,13 +221,7 @@ class ProfileFits:
         measured_s = (cost.warm if warm else cost.cold or cost.warm).median_s
         return _point(site, cost.flops, cost.bytes, table.warm if warm else table.cold, measured_s)
 
-    @cached_property
-    def _relatives(self) -> Relatives:
-        """The keys with a time."""
-        costs = self._profile.costs.items()
-        return Relatives((family(key), key) for key, cost in costs if cost.op_class and cost.warm.median_s > 0)
-
 
 def _point(site: Site, flops: float, moved_bytes: float, table_s: float, measured_s: float = 0.0) -> Point:
-    """A point with FLOPs per SM. On a CPU a task runs on one core, however many the device has."""
-    return Point(flops / (site.sms if site.kind == "gpu" else 1), moved_bytes, table_s, measured_s)
+    """A point of a task, which runs on one core, however many the device has."""
+    return Point(flops, moved_bytes, table_s, measured_s)

@@ -1,8 +1,8 @@
 """The cost of each task of a plan alone: measured if the profile has its key, else fitted on the profile, else from the table.
 
-On a GPU, the fit scales the key of the same op at another batch or image size, if that was measured: a library's choice of a kernel for a
-layer outlasts a change of the batch better than a fit over many layers knows it. An op of several threads that was not measured has a
-multiple of its time on one (`threads`).
+On a CPU the fits are laws (`fits`); on a GPU they are the table, corrected by what measured keys take compared with it (`ratios`). There
+the key of the same op at another batch or image size is scaled, if that was measured: a library's choice of a kernel for a layer outlasts a
+change of the batch. An op of several threads that was not measured has a multiple of its time on one (`threads`).
 
 The host time to issue a task (`Cost.issue_s`) is the key's own if it was measured, else a median over the profile's keys of the same
 family, else of the same op class, else of all keys; for ops that are loops it is counted per launch. It is None if the profile has no issue
@@ -32,6 +32,7 @@ from simulator.engine.costs.cost import DATASHEET, FITTED, MEASURED, Cost
 from simulator.engine.costs.efficiencies import precision_of
 from simulator.engine.costs.fits import ProfileFits
 from simulator.engine.costs.products import Product
+from simulator.engine.costs.ratios import MeasuredRatios
 from simulator.engine.costs.relatives import IssueTimes, ThreadRatios
 from simulator.engine.costs.site import Sites
 from simulator.machine.machine import HostLane, Machine
@@ -141,8 +142,8 @@ class CostModel:
             self.precision = "fp32"
         self._costs: dict[tuple[str, str, str], Cost] = {}
         self._equal_to = _first_equal_devices(machine)
-        self._sites = Sites(machine)
-        self._fits = ProfileFits(machine, self._sites, profile, self.precision) if profile is not None else None
+        self._sites = Sites(machine.rated or machine)
+        self._fits = self._fits_on(profile) if profile is not None else None
         self._ratios = ThreadRatios(profile) if profile is not None else None
         self._issues = IssueTimes(profile)
 
@@ -273,6 +274,12 @@ class CostModel:
             cost = fitted or self._from_datasheet(task, device, key)
         return self._with_shares(cost, task, device)
 
+    def _fits_on(self, profile: Profile) -> ProfileFits | MeasuredRatios:
+        """What prices a task that the profile did not measure: on a CPU laws, on a GPU the table, corrected by measured keys."""
+        if self.machine.devices[0].kind == "gpu":
+            return MeasuredRatios(self.machine.devices[0].name, self._sites, profile, self.precision)
+        return ProfileFits(self.machine, self._sites, profile, self.precision)
+
     def _fitted(self, task: Task, device: str, key: str) -> Cost | None:
         return self._fits.cost(task, device, key) if self._fits is not None else None
 
@@ -378,7 +385,12 @@ class CostModel:
 
     def _library_steps(self, task: Task, device: str) -> int:
         """The time steps that one call of cuDNN runs; 0 for ops that are not recurrent, on a CPU, and where a profile has their costs."""
-        return time_steps(task) if self.profile is None and self._kind(device) == "gpu" else 0
+        return time_steps(task) if self._kind(device) == "gpu" and not self._knows_recurrent else 0
+
+    @cached_property
+    def _knows_recurrent(self) -> bool:
+        """Whether the profile has costs of recurrent ops."""
+        return self.profile is not None and any(cost.op_class == "recurrent" for cost in self.profile.costs.values())
 
     def _in_one_call(self, cost: Cost, task: Task, device: str, steps: int) -> Cost:
         """The cost of a recurrent op that one call issues. The kernels of a step run while the host launches those of the next one.

@@ -25,7 +25,7 @@ REACH = 2.0
 class Point:
     """Work and time of one key.
 
-    `flops`: per SM, so that partitions of one GPU can be pooled. `table_s`: time by the committed efficiencies. `seconds`: measured time.
+    `table_s`: time by the committed efficiencies. `seconds`: measured time.
     """
 
     flops: float
@@ -67,14 +67,9 @@ class Fit:
             return math.inf
         return math.log(max(max(least / own, own / most, 1.0) for own, (least, most) in zip(_measures(point), self.ranges, strict=True)))
 
-    def ratio(self, point: Point, other: Point) -> tuple[float, float]:
-        """How many times as long `point` takes as `other`, by one law for both, and one standard deviation of its logarithm."""
-        used = self._trusted(point, other)
-        return used.predict(point) / used.predict(other), used.error
-
-    def _trusted(self, *points: Point) -> "Fit":
-        """This law if all points are within its reach, else `scale`."""
-        return self if self.scale is None or all(self.beyond(point) <= math.log(REACH) for point in points) else self.scale
+    def _trusted(self, point: Point) -> "Fit":
+        """This law if the point is within its reach, else `scale`."""
+        return self if self.scale is None or self.beyond(point) <= math.log(REACH) else self.scale
 
 
 def fit(points: Sequence[Point]) -> Fit | None:

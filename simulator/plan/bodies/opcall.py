@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Literal, NamedTuple
 
 from simulator.plan.bodies.op_class import WITH_PRODUCTS, kernels, op_class, work_of
-from simulator.plan.keys import geometry
+from simulator.plan.keys import geometry, read_geometry
 from simulator.plan.ops import row
 from simulator.plan.task import Body, HasOperands, Operand, OpName, Task, Value, Work
 
@@ -182,6 +182,18 @@ class ListedOp:
     def inputs(self) -> tuple[Operand, ...]:
         """`reads + mutates`, as in Task."""
         return self.reads + self.mutates
+
+    @staticmethod
+    def of_key(key: str, flops: float, launches: int) -> "ListedOp | None":
+        """The op that has this `OpCall.key`, without its results, which a key does not say; None for the key of another body."""
+        target, *parts = key.split("|")
+        operands = [operand for part in parts if (operand := read_geometry(part)) is not None]
+        text = "|".join(parts[max(1, len(operands)) :])
+        if "." not in target or not text.startswith("["):
+            return None
+        args, end = json.JSONDecoder().raw_decode(text)
+        body = OpCall(target, json.dumps(args, separators=(",", ":")), text[end:] or "{}", flops=flops, launches=launches)
+        return ListedOp(body, reads=tuple(operands))
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,7 +304,7 @@ def test_a_host_is_a_choice():
     with pytest.raises(UnknownNameError, match="host 'caff'"):
         load_machine("p100", host="caff")
     with refuses(Code.REQUEST, "the launches of p100 were measured with PyTorch; drop it"):
-        load_machine("p100", Profile(identity=Identity(kind="gpu")), host="caffe")
+        load_machine("p100", Profile(identity=Identity(kind="gpu"), dispatch=Dispatch(dispatch_s=1e-5)), host="caffe")
 
 
 def test_a_preset_knows_how_wrong_its_host_and_its_links_may_be():

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.engine.links import Links
 from simulator.engine.simulation import simulate
-from simulator.machine.machine import Link
+from simulator.machine.machine import HOST, Link
 from simulator.machine.presets import data, gpu_machine, load_machine, one_gpu, product_of
 from tests.support.refusals import refuses
 from tests.support.tiny import build, copy, rows, task
@@ -156,15 +156,24 @@ def test_shipped_profiles_lie_by_product_and_precision(tmp_path, monkeypatch):
         shipped_profile("NVIDIA H200", True)
 
 
-def test_a_profile_gives_every_gpu_of_a_machine_its_figures_but_not_the_links_between_them():
+def test_a_profile_gives_every_gpu_of_a_machine_its_figures_and_its_link_to_the_host_but_none_between_gpus():
     profile = measured().model_copy(update={"identity": Identity(kind="gpu", gpu=product_of("dgx-h100"), sms=132)})
     machine, preset = load_machine("dgx-h100", profile), load_machine("dgx-h100")
     assert {d.peak_flops["fp32"] for d in machine.devices} == {5e13}
     assert {m.bandwidth_bytes_per_s for m in machine.memories} == {4.2e12}
     assert [h.name for h in machine.hosts] == [h.name for h in preset.hosts]
     assert {(h.dispatch_s, h.node_gap_s) for h in machine.hosts} == {(2e-6, 0.0)}, "the issue times of its keys replace the preset's"
-    assert machine.links == preset.links
-    assert machine.sources["host link latency_s"] == preset.sources["host link latency_s"]
+    of_hosts, others = ([link for link in machine.links if (HOST in (link.source, link.target)) == own] for own in (True, False))
+    assert others == [link for link in preset.links if HOST not in (link.source, link.target)]
+    assert len(of_hosts) == 16
+    assert {link.latency_error for link in of_hosts} == {0.0}
+    assert {link.bandwidth_bytes_per_s for link in of_hosts if link.source == HOST} == {profile.transfers["host>cuda:0"].bytes_per_s}
+    assert machine.rated == preset
+
+
+def test_a_link_that_gpus_share_is_not_the_one_that_was_measured():
+    profile = measured().model_copy(update={"identity": Identity(kind="gpu", gpu=product_of("p100"), sms=56)})
+    assert load_machine("8xp100", profile).links == load_machine("8xp100").links
 
 
 def test_what_was_measured_has_no_error_of_a_preset():

@@ -16,12 +16,12 @@ from traces.errors import Code, Refusal
 from ui.present.predictions import fit_words
 
 
-def asked(job: Job, text: str, gigabytes: float, machine: str = "h100") -> Answers:
+def asked(job: Job, text: str, gigabytes: float, machine: str = "h200") -> Answers:
     """The answers on a machine with this much memory."""
     return answers(job, [text], preset_target(job, machine, limit_bytes=gigabytes * 1e9))
 
 
-def forecast_of(job: Job, text: str, gigabytes: float, machine: str = "h100") -> Forecast | Refusal:
+def forecast_of(job: Job, text: str, gigabytes: float, machine: str = "h200") -> Forecast | Refusal:
     return asked(job, text, gigabytes, machine).forecasts[text]
 
 
@@ -47,7 +47,7 @@ def test_replicas_divide_the_batch():
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("text", "machine", "replicas"),
-    [("data-parallel:fold=on", "p100x4", 4), ("fsdp:fold=on", "p100x4", 4), ("1f1b:stages=2,replicas=16,fold=on", "32xh100", 16)],
+    [("data-parallel:fold=on", "p100x4", 4), ("fsdp:fold=on", "p100x4", 4), ("1f1b:stages=2,replicas=16,fold=on", "32xh200", 16)],
 )
 def test_replicas_for_which_one_stands_divide_the_batch(text, machine, replicas):
     job = Job("lenet5", 4096)
@@ -92,10 +92,10 @@ LAYERS = "lm:form=llama,layers={},d_model=256,heads=4,ffn={},vocab=500"
     (Job(LAYERS.format(2, 512), 64, 128), "1f1b:stages=2,microbatches=2", 0.14, "--strategy 1f1b:stages=2,microbatches=8"),
 ])  # fmt: skip
 def test_on_several_devices_shards_and_a_pipeline_s_own_microbatches_are_named(job, text, gigabytes, named):
-    own = asked(job, text, gigabytes, "2xh100")
+    own = asked(job, text, gigabytes, "2xh200")
     assert not own.forecast(text).fits
     assert named in would_fit(job, text, own.target)
-    assert forecast_of(job, named.removeprefix("--strategy "), gigabytes, "2xh100").fits
+    assert forecast_of(job, named.removeprefix("--strategy "), gigabytes, "2xh200").fits
 
 
 def test_a_large_plan_is_not_tried_with_other_changes(monkeypatch):
@@ -128,7 +128,7 @@ def test_nothing_is_faster_than_a_step_that_does_not_fit(gigabytes):
 def test_a_strategy_s_own_microbatches_divide_the_batch():
     """The smallest batch is one sample for each of 32 microbatches of 4 replicas."""
     job, text = Job("lenet5", 8192), "1f1b:stages=2,replicas=4,microbatches=32,fold=on"
-    own = asked(job, text, 0.035, "8xh100")
+    own = asked(job, text, 0.035, "8xh200")
     assert not own.forecast(text).fits
     assert largest_batch(job, text, own.forecast(text), own.target) % 128 == 0
 

@@ -62,7 +62,7 @@ def test_every_published_figure_names_its_source_and_a_machine():
 def test_no_interval_of_a_preset_is_narrower_than_its_known_accuracy(model, batch):
     """These steps wait for the host; their intervals were 1 to 2 % wide."""
     job = Job(model, batch)
-    forecasts = answers(job, STRATEGIES, preset_target(job, "h100")).forecasts
+    forecasts = answers(job, STRATEGIES, preset_target(job, "h200")).forecasts
     base = forecasts["baseline"]
     for text, forecasted in forecasts.items():
         document = prediction(forecasted, base, job.precision)
@@ -80,7 +80,7 @@ def test_no_interval_of_a_preset_is_narrower_than_its_known_accuracy(model, batc
 
 def test_replicas_on_several_gpus_are_as_uncertain():
     job = Job("lenet5", 64)
-    forecasts = answers(job, ["data-parallel"], preset_target(job, "dgx-h100", 4)).forecasts
+    forecasts = answers(job, ["data-parallel"], preset_target(job, "8xh200", 4)).forecasts
     forecast = forecasts["data-parallel"]
     assert {name.rpartition(" ")[0] for name in forecast.sensitivity.deviations} >= {"link latency"}
     low, high = forecast.interval_s
@@ -89,7 +89,7 @@ def test_replicas_on_several_gpus_are_as_uncertain():
 
 def test_a_calibrated_step_is_not_widened_by_what_presets_get_wrong():
     job = Job("lenet5", 64)
-    forecast = answers(job, [], preset_target(job, "h100")).forecasts["baseline"]
+    forecast = answers(job, [], preset_target(job, "h200")).forecasts["baseline"]
     assert forecast.from_specifications == 1.0
     measured = forecast.shares.model_copy(update={"measured": 1.0, "guessed": 0.0})
     assert type(forecast)(**{**vars(forecast), "shares": measured}).from_specifications == 0.0

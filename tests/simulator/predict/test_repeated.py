@@ -74,7 +74,7 @@ def check_same(shown: Forecast, whole: Forecast) -> None:
 )  # fmt: skip
 def test_accumulated_microbatches_take_what_all_of_them_take(text):
     job = Job(DECODER, 8 * 19, 4096, "adamw", precision="mixed", accumulate=19)
-    check_same(*both(text, job, preset_target(job, "8xh100")))
+    check_same(*both(text, job, preset_target(job, "8xh200")))
 
 
 OTHER_PIPELINES = (
@@ -87,7 +87,7 @@ OTHER_PIPELINES = (
 @pytest.mark.parametrize("text", ["1f1b:stages=2", *(pytest.param(text, marks=THOROUGH) for text in OTHER_PIPELINES)])
 def test_the_microbatches_of_a_pipeline_take_what_all_of_them_take(text, microbatches):
     job = Job(DECODER, 2 * microbatches, 4096, "adamw", precision="mixed")
-    check_same(*both(f"{text},microbatches={microbatches},fold=on", job, preset_target(job, "8xh100")))
+    check_same(*both(f"{text},microbatches={microbatches},fold=on", job, preset_target(job, "8xh200")))
 
 
 @THOROUGH
@@ -145,7 +145,7 @@ def test_a_step_below_the_limit_has_all_its_tasks(monkeypatch):
 def test_groups_are_nearly_alike_unless_a_device_falls_behind():
     """The last device begins each microbatch later after the one before, by a share of what a group takes."""
     job = Job(DECODER, 40, 4096, "adamw", precision="mixed")
-    target = preset_target(job, "8xh100")
+    target = preset_target(job, "8xh200")
     machine, model = target.machine, target.costs
     plan = plan_of(job, "1f1b:stages=2,microbatches=20,fold=on", target, few=1)
     timeline = simulate(plan, machine, model.resolve(plan), pair_multipliers=model.pair_multipliers)
@@ -170,7 +170,7 @@ def test_groups_are_nearly_alike_unless_a_device_falls_behind():
 def test_a_step_that_does_not_get_into_its_pace_is_planned_with_all():
     """The host issues the tasks of a microbatch in nearly the time that they take: stage after stage, GPUs catch up with it for long."""
     job = Job("lm:form=llama,layers=2,d_model=64,heads=4,kv_heads=2,ffn=96,vocab=100", 24, 16, precision="mixed")
-    target = preset_target(job, "8xh100")
+    target = preset_target(job, "8xh200")
     text = "1f1b:stages=4,fold=on,microbatches=24"
     plan = plan_of(job, text, target, few=1)
     assert plan.left_out.shown < 24

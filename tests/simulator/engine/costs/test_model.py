@@ -9,6 +9,7 @@ from simulator.engine.costs import efficiencies
 from simulator.engine.costs.cost import DATASHEET, FITTED, MEASURED, Cost
 from simulator.engine.costs.fresh_memory import MAPPED_BYTES, SHARE, SHARE_ERROR, Fresh, added, fresh_bytes
 from simulator.engine.costs.model import CostModel
+from simulator.engine.costs.ratios import TABLE
 from simulator.engine.hosts import issue_seconds
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.machine.presets import load_machine
@@ -105,32 +106,30 @@ def test_half_a_gpu_takes_twice_as_long():
     assert half == pytest.approx(2 * whole, rel=0.02)
 
 
-def test_an_unmeasured_key_is_fitted_on_its_class():
-    costs = {}
-    for rows in (64, 128, 256, 512, 1024):
-        task = multiply(rows, 512)
-        work = task.body.work(task)
-        costs[cost_key(task, machine())] = measured(work.flops / 1e11, "matmul", work.flops, work.bytes, cold=work.flops / 5e10)
-    cost = CostModel(machine(), Profile(identity=GPU, costs=costs)).cost(multiply(768, 512))
-    flops = 2 * 768 * 64 * 512
-    assert cost.source == FITTED
-    assert cost.warm_s == pytest.approx(flops / 1e11, rel=0.1)
-    assert cost.cold_s == pytest.approx(flops / 5e10, rel=0.1)
-    assert cost.error < 0.15
+def products_as_slow_as(factor: float, *rows: int) -> Profile:
+    """Products that take `factor` times as long as the table says."""
+    costs, model = {}, CostModel(machine())
+    for task in (multiply(each, 512) for each in rows):
+        work, table = task.body.work(task), model.cost(task)
+        costs[cost_key(task, machine())] = measured(factor * table.warm_s, "matmul", work.flops, work.bytes, cold=factor * table.cold_s)
+    return Profile(identity=GPU, costs=costs)
 
 
-def test_a_class_with_too_few_keys_scales_the_table_by_what_the_others_show():
-    model = CostModel(machine())
-    costs = {}
-    for rows in (64, 128, 256, 512):
-        task = multiply(rows, 512)
-        work = task.body.work(task)
-        guess = model.cost(task)
-        costs[cost_key(task, machine())] = measured(3 * guess.warm_s, "matmul", work.flops, work.bytes, cold=3 * guess.cold_s)
+def test_an_unmeasured_key_of_a_gpu_is_corrected_like_measured_ones_of_its_class():
+    """Each of them counts about as much as a third of the table, and takes twice as long as that says."""
+    task = multiply(700, 333)
+    for count in (2, 200):
+        table, cost = (CostModel(machine(), profile).cost(task) for profile in (None, products_as_slow_as(2, *range(600, 600 + count))))
+        ratio = 2 ** (count / (count + TABLE))
+        assert (cost.warm_s, cost.cold_s) == pytest.approx((ratio * table.warm_s, ratio * table.cold_s), rel=0.02)
+        assert (cost.error < table.error, cost.source) == ((False, DATASHEET) if count < TABLE else (True, FITTED))
+
+
+def test_a_class_that_a_gpu_did_not_measure_is_as_the_table_says():
     relu = Task("relu", OpCall("aten.relu.default"), "cuda:0", reads=(H.operand(),), writes=(H.operand(),))
-    cost = CostModel(machine(), Profile(identity=GPU, costs=costs)).cost(relu)
-    assert cost.source == FITTED
-    assert cost.cold_s == pytest.approx(3 * model.cost(relu).cold_s)
+    table, cost = (CostModel(machine(), profile).cost(relu) for profile in (None, products_as_slow_as(3, 64, 128, 256, 512)))
+    assert cost == table
+    assert cost.source == DATASHEET
 
 
 def test_a_partition_is_fitted_on_its_own_keys_first():
