@@ -35,7 +35,7 @@ def planned_mfu(plan: Plan, machine: Machine, step_s: float, float32: str) -> fl
 
     `float32`: the precision that dense kernels use on float32 operands, as in `efficiencies.float32_precision`.
     """
-    devices = {name: machine.device(name) for name in plan.devices}
+    devices = {name: (machine.rated or machine).device(name) for name in plan.devices}
     if any(device.kind != "gpu" for device in devices.values()):
         return None
     counts = [segment.repeat or 1 for segment in plan.segments]

@@ -240,7 +240,12 @@ def _given(predicted: Forecast) -> set[str]:
 
 
 def least_measured(compared: Sequence[Forecast]) -> float | None:
-    """The smallest share of task seconds with measured costs; None if no cost comes from a profile, measured or fitted."""
+    """The smallest share of task seconds with measured costs.
+
+    None if no cost comes from a profile, measured or fitted, and on a GPU if it is too small for a verdict by itself: what was not
+    measured rests on specifications there, whose accuracy is known.
+    """
     if not any(each.shares.measured or each.shares.fitted for each in compared):
         return None
-    return min(each.shares.measured for each in compared)
+    least = min(each.shares.measured for each in compared)
+    return None if compared[0].kind == "gpu" and not is_judged(least) else least

@@ -97,8 +97,8 @@ class Forecast:
 
     @property
     def from_specifications(self) -> float:
-        """The share of the task seconds whose costs come from a GPU's specifications, as all of a preset's do."""
-        return self.shares.guessed if self.kind == "gpu" else 0.0
+        """The share of the task seconds whose costs rest on a GPU's specifications, corrected by measured costs or not."""
+        return self.shares.guessed + self.shares.fitted if self.kind == "gpu" else 0.0
 
     @property
     def accuracy(self) -> float:

@@ -101,7 +101,7 @@ def test_the_baseline_of_partitions_is_the_whole_gpu(schedcast):
 
     def predicted(*more):
         return schedcast.call(
-            "predict", "--model", "resnet18", "--batch", 32, "--machine", "h100", "--precision", "fp32", *more, "--json"
+            "predict", "--model", "resnet18", "--batch", 32, "--machine", "h200", "--precision", "fp32", *more, "--json"
         ).document
 
     whole = predicted("--strategy", "baseline")
@@ -176,7 +176,7 @@ def test_the_app_counts_real_devices_too():
 
 
 def test_plain_pytorch_is_predicted_on_a_preset_and_beside_every_strategy(schedcast):
-    job = ("predict", "--model", "lenet5", "--batch", 4, "--machine", "h100", "--json")
+    job = ("predict", "--model", "lenet5", "--batch", 4, "--machine", "h200", "--json")
     plain = schedcast.call(*job, "--strategy", "pytorch").document
     assert (plain["strategy"], plain["fits"], plain["against_pytorch"]) == ("pytorch", True, 1.0)
     assert plain["shares"] == {"measured": 0.0, "fitted": 0.0, "guessed": 1.0}
