@@ -142,7 +142,8 @@ def test_what_the_job_lacks_is_listed(traced):
     assert 0.9 < result.share < 1.0
 
 
-def test_a_task_without_a_recorded_op_is_listed_and_priced_by_the_fits(traced):
+def test_a_task_without_a_recorded_op_is_listed_and_priced_by_the_table(traced):
+    """No other op of its class was recorded."""
     recorder = Recorder(JOB).steps(3)
     loss = [event for event in recorder.trace.events if event["name"] == "aten::_log_softmax"]
     recorder.trace.events = [event for event in recorder.trace.events if event not in loss]
@@ -150,7 +151,7 @@ def test_a_task_without_a_recorded_op_is_listed_and_priced_by_the_fits(traced):
     assert list(result.missing.values()) == ["loss/_log_softmax"]
     plan = v100_plan(JOB)
     costs = CostModel(gpu_machine(result.profile), result.profile).resolve(plan)
-    assert {cost.source for task, cost in zip(plan.tasks, costs, strict=True) if task.name == "loss/_log_softmax"} == {"fitted"}
+    assert {cost.source for task, cost in zip(plan.tasks, costs, strict=True) if task.name == "loss/_log_softmax"} == {"guessed"}
 
 
 def test_the_machine_has_the_recorded_properties_and_the_rest_of_a_similar_preset(traced):
