@@ -263,7 +263,7 @@ def fast(task: HasOperands) -> bool:
     return bool(task.body.op) and winograd(task, task.body.op, task.body.args)
 
 
-def row_class(task: Task, op_class: str, precision: str, may_be_fast: bool | None = None) -> str:
+def row_class(task: HasOperands, op_class: str, precision: str, may_be_fast: bool | None = None) -> str:
     """The class of the row for a task: convolutions of float32 outside of tensor cores run Winograd kernels where they can.
 
     Convolutions and normalizations in 16 bits have separate rows by layout. `may_be_fast`: `fast` of the task, if that is known.

@@ -156,7 +156,8 @@ class MeasuredRatios:
         precision = precision_of_key(key, cost.op_class, self._precision)
         op = ListedOp.of_key(key.rpartition("@")[0], cost.flops, cost.launches)
         kernels = cost.launches if op is None else op.body.least_kernels(site.kind)
-        return self._row(site, op, Work(cost.op_class, cost.flops, cost.bytes), kernels, precision, outputs=op and _outputs(op))
+        outputs = None if op is None else _outputs(op)
+        return self._row(site, op, Work(cost.op_class, cost.flops, cost.bytes), kernels, precision, outputs=outputs)
 
     def _row(self, site: Site, op: ListedOp | Task | None, work: Work, kernels: int, precision: str, outputs: float | None) -> _Row:
         row = work.op_class if op is None else efficiencies.row_class(op, work.op_class, precision)
