@@ -248,7 +248,7 @@ def test_tokens_count_by_the_rows_of_a_language_model():
 
 
 def test_the_largest_batch_fits_and_a_larger_one_does_not(network, batch):
-    predicted = sc.predict(network, batch, on="h100", memory_limit=0.003)
+    predicted = sc.predict(network, batch, on="h200", memory_limit=0.003)
     largest = predicted.largest_batch()
     assert predicted.what_if(batch=largest).fits
     assert not predicted.what_if(batch=largest + 1).fits
