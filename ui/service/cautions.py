@@ -8,7 +8,7 @@ from calibrate.identity import comparable_cpu
 from calibrate.profiles import gpu_here, warn_if_foreign
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
-from simulator.machine.presets import THIS_CPU
+from simulator.machine.presets import THIS_CPU, THIS_GPU
 from simulator.model.job import DEFAULT
 from simulator.predict.target import Target
 from traces.documents.profile import slug
@@ -29,9 +29,13 @@ def caution(targets: Sequence[Target], request: JobRequest) -> None:
 
 
 def caution_costs(model: CostModel, profile: Path | None) -> None:
-    """Warn if costs come from another machine, were not measured, or were measured under unusual conditions."""
+    """Warn if costs come from another machine, were not measured, or were measured under unusual conditions.
+
+    The conditions of a profile that is shipped for a preset are told by `schedcast machines NAME`, not with every prediction.
+    """
     used = model.profile
-    if used is not None and used.notes:
+    is_own = profile is not None or model.machine.name in (THIS_CPU, THIS_GPU)
+    if used is not None and used.notes and is_own:
         rest = f"; and {len(used.notes) - MOST_NOTES} more notes" if len(used.notes) > MOST_NOTES else ""
         log.warning("profile of %s: %s%s", used.identity.name, "; ".join(used.notes[:MOST_NOTES]), rest)
     if profile is not None and used is not None and used.identity.kind == "gpu":
