@@ -31,6 +31,7 @@ def with_measured(machine: Machine, profile: "Profile") -> Machine:
         reached=float(bool(profile.bandwidth_bytes_per_s)),
     )
     peaks = _measured(**profile.peak_flops)
+    is_rated = all(device.peak_flops for device in machine.devices)  # not so on a GPU without a data sheet
     host = _host_figures(profile)
     host_links = _host_links(machine, profile)
     links = {(link.source, link.target): link for link in machine.links} | host_links
@@ -53,7 +54,7 @@ def with_measured(machine: Machine, profile: "Profile") -> Machine:
         hosts=tuple(replace(lane, **host, errors=_without(lane.errors, host)) for lane in machine.hosts),
         links=tuple(links.values()) if host_links else machine.links,
         sources={**machine.sources, **sources},
-        rated=machine if memory or peaks else None,
+        rated=machine if (memory or peaks) and is_rated else None,
     )
     if profile.loop is None:
         return measured

@@ -241,7 +241,9 @@ def test_strategies_are_predicted_with_the_profile(schedcast, job_trace, tmp_pat
     done = schedcast.call("predict", *JOB, "--profile", place, "--strategy", "turbodl", "--strategy", "backward-fusion", "--json")
     assert done.status == 0
     assert [p["strategy"] for p in done.document["predictions"]] == [PYTORCH, PYTORCH_GRAPH, "turbodl", "backward-fusion"]
-    assert all(prediction["shares"]["guessed"] == 0 for prediction in done.document["predictions"])
+    loop, graph, *schedules = (prediction["shares"]["measured"] for prediction in done.document["predictions"])
+    assert loop == graph == 1.0
+    assert all(0.9 < share < 1.0 for share in schedules), "the trace has one update of all layers, not those of single layers"
 
 
 def test_a_second_trace_adds_to_the_profile(schedcast, job_trace, tmp_path):
