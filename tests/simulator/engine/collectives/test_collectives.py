@@ -374,7 +374,10 @@ def test_a_profiles_laws_and_transfers_come_with_its_machine():
     assert machine.peer_transfers == {"cuda:0>cuda:1": transfer}
     assert "peer copies" in machine.sources
     assert "all-reduce|nccl|2 measured" in machine.sources["collectives"]
-    assert machine.links == load_machine("dgx-h100").links
+    between, rated = ([link for link in own.links if HOST not in (link.source, link.target)] for own in (machine, load_machine("dgx-h100")))
+    assert between == rated
+    to_host = [link.bandwidth_bytes_per_s for link in machine.links if link.target == HOST]
+    assert set(to_host) == {2e11}, "every GPU has a link of its own to the host"
     on_cpu = this_cpu(Profile(identity=Identity(kind="cpu", cores=1), collectives={"all-reduce|gloo|2": LAW}))
     assert on_cpu.collectives == {"all-reduce|gloo|2": LAW}
     assert with_measured(gpu("cuda:0"), profile()).collectives == {}
