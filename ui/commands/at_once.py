@@ -110,6 +110,7 @@ def _measure(known: Known, request: JobRequest, most_s: float | None, quiet: boo
             plans = {job: [forecast.plan for forecast in own.values()] for job, own in known.items()}
             Bench(testbed, profile, place, calibration=True).measure(plans, progress)
         except TimeIsUpError:
+            profile.save(place)
             print(f"schedcast: stopped measuring after {rough_time(MOST_S)}; --calibrate measures the rest", file=sys.stderr)
     return len(profile.costs) > before
 

@@ -52,7 +52,7 @@ class Bench:
         return cls(testbed, profile, place, calibration)
 
     def measure(self, plans: Mapping[Job, Sequence[Plan]], progress: Progress) -> tuple[int, float | None]:
-        """Measure the machine and the missing costs of the plans of each job. They are stored job by job, also if `progress` raises.
+        """Measure the machine and the missing costs of the plans of each job, and store them as they come.
 
         Returns how many costs were tried, and the share of the machine that other processes took meanwhile, which a note in the profile
         says if it is too much.
@@ -67,6 +67,6 @@ class Bench:
             share = others.stop().busy_share
             if is_busy(share):
                 self.profile.notes = list(dict.fromkeys([*self.profile.notes, labels.busy_note(share)]))
-            if self.place is not None:
-                self.profile.save(self.place)
+        if self.place is not None:
+            self.profile.save(self.place)
         return tried, share
