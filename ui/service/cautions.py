@@ -49,10 +49,12 @@ def caution_costs(model: CostModel, profile: Path | None) -> None:
 
 
 def measured_here(model: CostModel) -> bool:
-    """Whether the measured costs of a model are this machine's own."""
+    """Whether the measured costs of a model are this machine's own. Those that are shipped for a preset are not."""
     used = model.profile
     if used is None or used.identity.kind != "gpu":
         return used is None or not used.matches(comparable_cpu())
+    if model.machine.name not in (THIS_GPU, used.identity.name):
+        return False
     own_gpu = gpu_here()
     return own_gpu is not None and slug(own_gpu) == slug(used.identity.gpu)
 
