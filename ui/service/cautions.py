@@ -31,7 +31,7 @@ def caution(targets: Sequence[Target], request: JobRequest) -> None:
 def caution_costs(model: CostModel, profile: Path | None) -> None:
     """Warn if costs come from another machine, were not measured, or were measured under unusual conditions.
 
-    The conditions of a profile that is shipped for a preset are told by `schedcast machines NAME`, not with every prediction.
+    In which conditions a preset's shipped profile was measured stands on the app's page of the machine, not in every prediction.
     """
     used = model.profile
     is_own = profile is not None or model.machine.name in (THIS_CPU, THIS_GPU)

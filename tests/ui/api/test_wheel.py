@@ -134,7 +134,7 @@ def test_modules_that_processes_start_are_there(run):
     code = """
 from importlib.util import find_spec
 from schedcast.packages.calibrate.preflight import registry, runner
-from schedcast.packages.ui.service.jobs import COMMAND_LINE
+from schedcast.packages.ui.service.progress import COMMAND_LINE
 from schedcast.packages.ui.app.navigation import PAGES
 print(len(registry.probes()) > 9, *(find_spec(name).name for name in (runner._COMMAND[-1], COMMAND_LINE, PAGES)))
 """

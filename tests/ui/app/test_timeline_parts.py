@@ -119,10 +119,10 @@ def test_a_preset_has_figures_and_a_roofline(start):
     choose(app, "Model", "lenet5")
     app.run()
     assert not app.exception
-    assert charts_of(app) == ["Roofline: every op of the job"]
+    assert charts_of(app)[0] == "Roofline: every op of the job"
     heads = [next(iter(table.value.columns)) for table in app.dataframe]
-    assert heads == ["op", "figure", "links", "time"]
-    assert not app.warning
+    assert {"op", "figure", "links", "time"} <= {*heads}
+    assert all("SM clock" in box.value for box in app.warning), "in which conditions the shipped profile was measured"
     (command,) = [code.value for code in app.get("code") if code.value.startswith("schedcast")]
     assert command == "schedcast predict --model lenet5 --batch 32 --machine h100 --strategy baseline"
     assert app.query_params["machine"] == "h100"

@@ -252,7 +252,7 @@ def test_a_stored_profile_is_chosen_as_a_machine_is(page, schedcast, monkeypatch
 def test_the_page_opens_on_the_example_of_the_first_page_with_strategies_that_run(page):
     app = page()
     assert app.code[0].value.endswith("--model resnet18 --batch 32 --machine h100 --strategy backward-fusion --strategy turbodl")
-    assert not app.warning
+    assert all("fits in memory" in box.value for box in app.warning), "a slower strategy may be one, a refused one not"
     assert not app.error
 
 

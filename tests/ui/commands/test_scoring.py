@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.refusals import refused, refuses
 from traces import files
-from traces.documents.profile import Identity, Profile
+from traces.documents.profile import Dispatch, Identity, Profile
 from traces.documents.scoreboard import Scoreboard
 from traces.errors import Code
 from ui.commands import scoring
@@ -50,7 +50,8 @@ def test_a_row_of_this_gpu_needs_its_calibration(schedcast, folder):
 @pytest.mark.thorough
 def test_the_rows_of_a_profile_are_predicted_with_its_figures(schedcast, folder, tmp_path):
     (folder / "own.csv").write_text("gpu,model,batch,value_ms\nv100,vgg11,32,150\nl4,vgg11,32,150\n")
-    slow = Profile(identity=Identity(kind="gpu", gpu="Tesla V100-SXM2-16GB", sms=80), bandwidth_bytes_per_s=9e10)
+    """A host that takes 5 ms for each task takes longer than the GPU."""
+    slow = Profile(identity=Identity(kind="gpu", gpu="Tesla V100-SXM2-16GB", sms=80), dispatch=Dispatch(dispatch_s=5e-3))
     place = slow.save(tmp_path / "v100.json")
     preset, measured = (
         [step["predicted_s"] for step in schedcast.call("judge", folder, *options, "--json").document["steps"]]
