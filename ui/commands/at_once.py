@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from calibrate.profiles import open_profile
 from simulator.machine.presets import THIS_CPU
 from simulator.machine.scaled import AS_IT_IS
 from simulator.model.job import Job
@@ -15,7 +14,6 @@ from simulator.predict.forecast import Forecast
 from traces.documents.comparison import BASELINE, PYTORCH
 from traces.documents.verdict import is_judged
 from traces.errors import SchedcastError
-from traces.files import check_writable
 from traces.units import rough_time
 from ui.request import JobRequest
 from ui.service.cautions import measured_here
@@ -97,22 +95,21 @@ def _measure(known: Known, request: JobRequest, most_s: float | None, quiet: boo
 
     first = next(iter(known))
     testbed = cpu_testbed(request.placement(), first.precision)
-    profile, place = open_profile(request.profile, True, testbed.identity)
-    check_writable(place)
+    bench = Bench.of(request, testbed, calibration=True)
     seconds = sum(calibration_seconds(own.values(), ROUNDS) for own in known.values())
     what = "this job" if len(known) == 1 else f"{len(known)} jobs"
     print(f"schedcast: measuring {what}, about {rough_time(seconds)} (--no-calibrate forbids it)", file=sys.stderr, flush=True)
-    before = len(profile.costs)
+    before = len(bench.profile.costs)
     wait_for_quiet(testbed, 0.0, quiet)
     with closing(testbed), progress_bar(f"measuring {first.label}", quiet) as shown:
         progress = shown if most_s is None else _until(time.monotonic() + most_s, shown)
         try:
             plans = {job: [forecast.plan for forecast in own.values()] for job, own in known.items()}
-            Bench(testbed, profile, place, calibration=True).measure(plans, progress)
+            bench.measure(plans, progress)
         except TimeIsUpError:
-            profile.save(place)
+            bench.save()
             print(f"schedcast: stopped measuring after {rough_time(MOST_S)}; --calibrate measures the rest", file=sys.stderr)
-    return len(profile.costs) > before
+    return len(bench.profile.costs) > before
 
 
 def _until(end: float, shown: "Progress") -> "Progress":

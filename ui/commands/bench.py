@@ -67,6 +67,10 @@ class Bench:
             share = others.stop().busy_share
             if is_busy(share):
                 self.profile.notes = list(dict.fromkeys([*self.profile.notes, labels.busy_note(share)]))
+        self.save()
+        return tried, share
+
+    def save(self) -> None:
+        """Store the profile, if it has a place."""
         if self.place is not None:
             self.profile.save(self.place)
-        return tried, share
