@@ -75,7 +75,8 @@ class Samples:
 
     `numbers`: on an interleaved testbed, when in its rounds each pair was taken.
 
-    `grid` and `blocks_per_sm` are the geometry of its longest kernel, and `geometry_from` says how it was found.
+    `grid` and `blocks_per_sm` are the geometry of its longest kernel, and `geometry_from` says how it was found. `kernels`: how many the
+    profiler saw (None: it saw none, or was not asked).
     """
 
     task: Task
@@ -87,6 +88,7 @@ class Samples:
     grid: int | None = None
     blocks_per_sm: int | None = None
     geometry_from: str = ""
+    kernels: int | None = None
 
     def keep(self, pair_s: tuple[float, float], number: int) -> None:
         """Add a pair of cold and warm seconds, taken as `number`."""
@@ -152,6 +154,7 @@ def store_samples(
             launches=key_samples.task.body.loop_length,
             model=profile.measured_model,
             burst_s=Stats.from_samples(key_samples.burst_s).median_s if key_samples.burst_s else None,
+            kernels=key_samples.kernels,
         )
         profile.failures.pop(key, None)
 

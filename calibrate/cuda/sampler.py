@@ -112,6 +112,7 @@ class CudaSampler:
             geometry = longest(profiled[position], self.driver.facts)
             samples.grid, samples.blocks_per_sm = geometry or (None, None)
             samples.geometry_from = PROFILER if geometry else TABLE
+            samples.kernels = len(profiled[position]) or None
 
     def release(self) -> None:
         """Forget the keys measured so far, and free their operands."""

@@ -63,6 +63,7 @@ class KeyCost(NamedTuple):
     measured). `geometry_from` is "profiler", "partitions" (fitted to times at several SM counts), "table" or "" (unknown).
     `launches` is the number of kernels (on a CPU: op calls) of an op that is a loop, such as a recurrent layer; 1 for all others.
     `model` is that of the job for which the key was measured; empty in older profiles.
+    `kernels`: how many of them the profiler saw, whatever the op (None: not counted).
     `burst_s`: the median of cold samples in a burst at full clock, if `warm` and `cold` were taken under sustained load (None: they were
     not).
     """
@@ -79,6 +80,7 @@ class KeyCost(NamedTuple):
     launches: Blocks = 1
     model: str = ""
     burst_s: Measure | None = None
+    kernels: Blocks | None = None
 
 
 def slug(text: str) -> str:

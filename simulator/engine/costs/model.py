@@ -361,7 +361,7 @@ class CostModel:
             cost,
             compute_share=compute,
             memory_share=memory,
-            launches=self._launches(task, device),
+            launches=self._counted(cost.key) or self._launches(task, device),
             calls=task.body.calls,
             op_class=work.op_class,
             issue_s=issue_s,
@@ -376,6 +376,11 @@ class CostModel:
         if self.profile is None:
             return priced if host is None else with_assumed_loop(priced, task, host)
         return priced if self.profile.loop is None else with_loop(priced, task, self.profile.loop, host is not None)
+
+    def _counted(self, key: str) -> int | None:
+        """The kernels of a key that the profiler counted: a gap follows each, and each takes a place in a stream's queue."""
+        measured = self.profile.costs.get(key) if self.profile is not None else None
+        return None if measured is None else measured.kernels
 
     def _launches(self, task: Task, device: str) -> int:
         """The calls that the host makes one by one: kernels, or a recurrent op as a whole."""

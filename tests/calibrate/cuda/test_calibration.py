@@ -232,7 +232,7 @@ def test_geometry_from_the_profiler_from_partitions_and_from_the_table():
 
     with FakeGpu(launch=launch) as gpu:
         samples = sampled(gpu, product(16), QUICK)
-    assert (samples.grid, samples.blocks_per_sm, samples.geometry_from) == (700, 4, "profiler")
+    assert (samples.grid, samples.blocks_per_sm, samples.geometry_from, samples.kernels) == (700, 4, "profiler", 1)
     with FakeGpu(Times(kernel_s=lambda op, size: 100 * US, least_s=0.0, gap_s=0.0), profiler=False) as gpu:
         samples = sampled(gpu, product(16), QUICK)
     assert samples.geometry_from == "partitions"
@@ -240,7 +240,7 @@ def test_geometry_from_the_profiler_from_partitions_and_from_the_table():
     assert samples.grid > 132  # times in proportion to 1 / SMs: many waves
     with FakeGpu(profiler=False, partitionable=False) as gpu:
         samples = sampled(gpu, product(16), QUICK)
-    assert (samples.grid, samples.blocks_per_sm, samples.geometry_from) == (None, None, "table")
+    assert (samples.grid, samples.blocks_per_sm, samples.geometry_from, samples.kernels) == (None, None, "table", None)
 
 
 @pytest.mark.sampled(12)
@@ -340,6 +340,7 @@ def test_a_deadline_leaves_a_profile_that_another_session_completes(tmp_path):
         assert set(Profile.load(place).costs) == keys
         assert seen == [(done, len(first.left)) for done in range(len(first.left) + 1)]
         assert sampler.calibrate_gpu(plans, WHOLE, gpu, again, place, quiet, effort=QUICK).measured == 0
+    assert max(cost.kernels for key, cost in again.costs.items() if "update" in key.lower() or key.startswith("sgd")) > 1
     cost = next(iter(again.costs.values()))
     assert (cost.geometry_from, cost.issue_s is not None) == ("profiler", True)
     assert {record["key"] for record in read_samples(place)} == keys

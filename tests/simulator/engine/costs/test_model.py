@@ -206,6 +206,14 @@ def issuing(costs: dict[str, KeyCost], *tasks: Task) -> list[float | None]:
     return [cost.issue_s for cost in CostModel(machine(), Profile(identity=GPU, costs=costs)).resolve(plan_of(list(tasks), [X, W1, H, G1]))]
 
 
+def test_a_measured_key_launches_as_many_kernels_as_the_profiler_counted():
+    task = mm("a", X, W1, H)
+    key, cost = cost_key(task, machine()), measured(1e-5, "matmul", issue_s=7e-6)
+    for kernels, launches in ((None, 1), (3, 3)):
+        profile = Profile(identity=GPU, costs={key: cost._replace(kernels=kernels)})
+        assert CostModel(machine(), profile).cost(task).launches == launches
+
+
 def test_issuing_a_measured_key_takes_what_was_measured():
     task = mm("a", X, W1, H)
     costs = {
