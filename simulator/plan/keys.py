@@ -1,11 +1,10 @@
 """Cost keys: the names under which a profile stores the costs of tasks."""
 
 import re
-from itertools import accumulate
-from operator import mul
 
 from simulator.machine.machine import Machine
 from simulator.plan.task import Operand, Task
+from simulator.plan.tensors import contiguous
 
 #: Names of data types in keys.
 SHORT = {
@@ -39,8 +38,7 @@ def read_geometry(text: str) -> Operand | None:
     if match is None:
         return None
     dtype, shape, strides = match[1], _numbers(match[2]), match[3]
-    contiguous = tuple(accumulate(reversed(shape[1:]), mul, initial=1))[::-1] if shape else ()
-    return Operand("", shape, contiguous if strides is None else _numbers(strides), _LONG.get(dtype, dtype))
+    return Operand("", shape, contiguous(shape) if strides is None else _numbers(strides), _LONG.get(dtype, dtype))
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -179,7 +179,7 @@ def normal_words(document: Normal) -> list[str]:
     """Whether a measured step is as long as predicted, what is usual if it is not, and how accurate predictions of such steps are."""
     sentences = []
     if document.measured_s is not None:
-        predicted = f"{units.duration(document.step_s, document.interval_s)}"
+        predicted = units.duration(document.step_s, document.interval_s)
         factor = f"{units.speedup(document.measured_s / document.step_s)} the predicted {predicted}"
         within = f"normal: the prediction is {predicted}"
         kind = {"slower": f"slower than expected: {factor}", "faster": f"faster than expected: {factor}"}.get(str(document.verdict), within)
@@ -248,19 +248,24 @@ def prediction_cells(prediction: Prediction, here: bool) -> dict[str, str]:
         PEAK: units.memory(max((device.peak_bytes for device in prediction.devices), default=None)),
         COMMUNICATION: units.ms(prediction.exposed_transfer_s),
         "idle": units.percent(prediction.bubble_share, signed=False),
-        **({TOKENS: tokens_words(prediction)} if prediction.tokens else {}),
+        **({TOKENS: _tokens_cell(prediction)} if prediction.tokens else {}),
         MFU: units.percent(prediction.mfu, signed=False),
         "costs": source_words(prediction.shares, here),
         "fits": "at its limit" if prediction.is_at_limit else "yes" if prediction.fits else "no",
     }
 
 
-def tokens_words(prediction: Prediction) -> str:
-    """The tokens that a plan trains on each second, and on each of several devices; "-" if it does not fit in memory."""
+def token_rates(prediction: Prediction) -> tuple[str, str]:
+    """The tokens that a plan trains on each second, and on each of several devices (else ""); "-" if it does not fit in memory."""
     if not prediction.tokens or not prediction.fits:
-        return units.NONE
+        return units.NONE, ""
     rate, devices = prediction.tokens / prediction.step_s, prediction.devices_used
-    return f"{units.digits(rate)}" + (f" ({units.digits(rate / devices)} each)" if devices > 1 else "")
+    return units.digits(rate), f"{units.digits(rate / devices)} each" if devices > 1 else ""
+
+
+def _tokens_cell(prediction: Prediction) -> str:
+    rate, each = token_rates(prediction)
+    return f"{rate} ({each})" if each else rate
 
 
 def _budget_words(prediction: Prediction) -> list[str]:

@@ -42,6 +42,7 @@ from ui.service.searches import ranking_of, tried
 _ONE_AT_A_TIME = threading.Lock()
 #: Acquired while the app searches in separate processes, so that other sessions can predict meanwhile.
 _ONE_SEARCH = threading.Lock()
+
 #: By the field of a request, the names that the app offers for it. The first is the initial choice.
 Choices = Mapping[str, tuple[str, ...]]
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from simulator.model.division.axes import concatenated_dim
 from simulator.model.graph import Op, arguments_of
+from simulator.plan import ops
 from simulator.plan.ops import row
 from simulator.plan.task import Operand
 from simulator.plan.views import NotABoxError
@@ -31,7 +32,7 @@ class Rule:
 
 def name_of(op: Op) -> str:
     """The name of an op's target without namespace and overload."""
-    return op.body.target.split(".")[1]
+    return ops.name_of(op.body.target)
 
 
 def output_of(op: Op) -> Operand:

@@ -214,8 +214,7 @@ def figures_ui(answer: Answer, earlier_s: float | None = None) -> None:
         base = predictions.gain_words(prediction.speedup_interval, prediction.faster_probability)
         times = [("Step time", units.duration(prediction.step_s), interval)]
         times.append(("Against PyTorch", units.speedup(prediction.against_pytorch), plain))
-        rate, _, each = predictions.tokens_words(prediction).partition(" (")
-        tokens = [("Tokens per second", rate, each.removesuffix(")"))] if prediction.tokens else []
+        tokens = [("Tokens per second", *predictions.token_rates(prediction))] if prediction.tokens else []
         figures = [*times, *tokens, ("Over the baseline", units.speedup(prediction.speedup), base), *figures]
     for column, (label, value, below) in zip(st.columns(len(figures)), figures, strict=True):
         change = _change_words(earlier_s, prediction.step_s) if label == "Step time" else None
