@@ -145,7 +145,7 @@ class Binding:
         carried: Mapping[str, torch.Tensor] = MappingProxyType({}),
     ):
         """`carried`: tensors of carried values, by name, that another binding has made; the others are copies of `tensors`."""
-        plan.require_whole()
+        plan.require_runnable()
         self.plan, self.device, self.seed, self.forms = plan, device, seed, forms
         self.slot: dict[str, int] = {}
         self.carried: dict[str, torch.Tensor] = {}

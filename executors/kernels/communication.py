@@ -81,17 +81,13 @@ def _peers(task: Task) -> Iterator[None]:
 def compile_collective(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """A function that takes part in the collective. `task` belongs to a local plan: it has this device's operands only.
 
-    Raises SchedcastError if this process runs alone, if the plan lists some devices only, and for an all-to-all, which is predicted only.
+    Raises SchedcastError if this process runs alone, and for an all-to-all, which is predicted only.
     """
     body: Collective = task.body
     if body.operation == ALL_TO_ALL:
         raise SchedcastError(
             f"{task.name}: as many tokens for each expert are assumed, so that no executor runs experts elsewhere; drop ep",
             Code.PLAN,
-        )
-    if body.listed:
-        raise SchedcastError(
-            f"{task.name}: the plan has one device for many that do the same, to be predicted; plan it with fold=off", Code.PLAN
         )
     group, ranks = group_of(ProcessGroup(body.devices, task.stream), LIBRARIES[binding.device(task.device).type])
     if body.operation in _CHUNKED:

@@ -186,13 +186,14 @@ class Links(Allocator):
         measured = route._replace(latency_s=latency_s, bandwidth_bytes_per_s=bytes_per_s, loads=loads)
         return measured._replace(latency_error=0.0, bandwidth_error=0.0)
 
-    def transfer(self, source: str, target: str, moved_bytes: int, beside: tuple[tuple[str, str], ...] = ()) -> tuple[Route, float]:
-        """The route of a transfer, and the bytes that it moves. A message between two processes takes its library's time, if measured.
-
-        `beside`: the ends of equally large transfers that it also represents (`Copy`). Together they take as long as the slowest.
+    def transfers(self, pairs: tuple[tuple[str, str], ...], moved_bytes: int) -> tuple[Route, float]:
+        """The route of concurrent transfers of this size between pairs of devices, which take as long as the slowest, and the bytes of
+        each.
         """
-        if beside:
-            return self._together(((source, target), *beside), moved_bytes), float(moved_bytes)
+        return self.transfer(*pairs[0], moved_bytes) if len(pairs) == 1 else (self._together(pairs, moved_bytes), float(moved_bytes))
+
+    def transfer(self, source: str, target: str, moved_bytes: int) -> tuple[Route, float]:
+        """The route of a transfer, and the bytes that it moves. A message between two processes takes its library's time, if measured."""
         route = self.route(source, target)
         parts = None if route.alias or HOST in (source, target) else message_times(self._machine, source, target, moved_bytes)
         return (route, float(moved_bytes)) if parts is None else self._timed(route, float(moved_bytes), *parts, moved_bytes)

@@ -8,7 +8,6 @@ it gives the locality gain of optimizer fusion.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
@@ -159,7 +158,7 @@ def recipes_of(scenario: Scenario, links: Links) -> list[Recipe]:
     cache_matters = any(cost.warm_s != cost.cold_s for cost in costs)
     shares = resident_shares(plan, machine) if cache_matters else [0.0] * len(costs)
     waits = scenario.dependencies.waits(scenario.dependencies.steady)
-    sites = {name: _Site(machine, name, plan.devices) for name in plan.devices}
+    sites = {name: _Site(machine, name, plan) for name in plan.devices}
     recipes = []
     for task, cost, share, awaited in zip(plan.tasks, costs, shares, waits, strict=True):
         site = sites[task.device]
@@ -178,10 +177,10 @@ def recipes_of(scenario: Scenario, links: Links) -> list[Recipe]:
 class _Site:
     """What the tasks of one device have in common."""
 
-    def __init__(self, machine: Machine, name: str, devices: Sequence[str]):
-        """`name`: the device's. `devices`: the plan's, of which a folded plan has fewer than its collectives."""
-        self._devices = frozenset(devices)
-        self.among = cache(lambda taking_part: tuple(device for device in taking_part if device in self._devices))
+    def __init__(self, machine: Machine, name: str, plan: Plan):
+        """`name`: the device's. `plan`: may have fewer devices than its collectives."""
+        self.among = cache(lambda taking_part: tuple(device for device in taking_part if device in plan.members))
+        self.counterparts = plan.counterparts
         device = machine.device(name)
         self.host = machine.host(name)
         self.overhead_s = device.task_overhead_s if self.host is None else 0.0  # with a host lane, the time per task is the host's
@@ -235,8 +234,7 @@ def _recipe(task: Task, cost: Cost, seconds: float, gap_s: float, site: _Site, l
             overhead_s, task.priority, kernel, route, moved, launches=launches, devices=site.among(body.devices) if kernel else ()
         )
     if resource is Resource.LINK and body.ends[0] != body.ends[1]:
-        source, target = body.ends
-        route, moved = (ALIAS_ROUTE, 0.0) if body.aliases else links.transfer(source, target, body.moved_bytes(task), body.beside)
+        route, moved = (ALIAS_ROUTE, 0.0) if body.aliases else links.transfers(site.counterparts(*body.ends), body.moved_bytes(task))
         # A worker moves the bytes, or the library's thread.
         core = site.shape(cost)._replace(held=True) if site.on_core and not site.library else None
         return Recipe(overhead_s, task.priority, core, route, moved, launches=0 if route.alias else cost.launches)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
-from simulator.plan.task import CARRIED_KINDS, INPUT, LeftOut, Operand, Segment, Storage, Task, Value
+from simulator.plan.task import CARRIED_KINDS, INPUT, DeviceClass, LeftOut, Operand, Segment, Storage, Task, Value
 from traces.errors import Code, SchedcastError
 
 T = TypeVar("T")
@@ -18,8 +18,8 @@ class PlanContents:
     A run repeats the first segment for its number of iterations, completes them, continues with the next segment, and so on; the last
     segment continues until the run ends. `losses` are the scalar values whose mean is the step's loss (one per microbatch of each segment,
     or one per shard of a microbatch). `gradients` maps a parameter, or a value with a piece of one (`gradient_sources`), to the operand
-    with its complete gradient, in the last segment. `semantics` describes what differs from plain training. `left_out`: the omitted
-    microbatches of a plan that can only be predicted.
+    with its complete gradient, in the last segment. `semantics` describes what differs from plain training. A plan that can only be
+    predicted may have one device for many (`classes`), and omit microbatches (`left_out`).
     """
 
     strategy: str
@@ -30,6 +30,7 @@ class PlanContents:
     gradients: Mapping[str, Operand] = field(default_factory=dict)
     options: Mapping[str, object] = field(default_factory=dict)
     semantics: Mapping[str, object] = field(default_factory=dict)
+    classes: tuple[DeviceClass, ...] = ()
     left_out: LeftOut | None = None
 
     def derived(self, make: "Callable[..., T]", *arguments: object) -> T:
@@ -69,9 +70,19 @@ class PlanContents:
         return tuple(task for segment in self.segments for task in segment.tasks)
 
     def require_whole(self) -> None:
-        """Raise SchedcastError if the plan omits microbatches, so that it can only be predicted."""
+        """Raise SchedcastError if the plan omits microbatches."""
         if self.left_out is not None:
             raise SchedcastError(f"{self.strategy}: {self.left_out.words}, to be predicted; plan it with fold=off, or for a run", Code.PLAN)
+
+    def require_runnable(self) -> None:
+        """Raise SchedcastError if the plan omits microbatches or devices, so that it can only be predicted."""
+        self.require_whole()
+        if self.classes:
+            device, members = self.classes[0].device, len(self.classes[0].members)
+            raise SchedcastError(
+                f"{self.strategy}: {device} is in the plan for {members} devices that do the same, to be predicted; plan it with fold=off",
+                Code.PLAN,
+            )
 
     def check_graph(self) -> None:
         """Raise SchedcastError if the host waits for one of the tasks: the launch of a graph issues everything at once."""
@@ -141,6 +152,15 @@ class PlanContents:
     def devices(self) -> tuple[str, ...]:
         """Devices in order of first use."""
         return tuple(dict.fromkeys(task.device for segment in self.segments for task in segment.tasks))
+
+    @cached_property
+    def members(self) -> dict[str, tuple[str, ...]]:
+        """By device of the plan, the devices that do the same: itself, and those of its class that the plan omits."""
+        return {device: (device,) for device in self.devices} | {each.device: each.members for each in self.classes}
+
+    def counterparts(self, source: str, target: str) -> tuple[tuple[str, str], ...]:
+        """The ends of the copies that a copy between these places represents, itself first. Each member of a class has its own."""
+        return tuple(zip(self.members.get(source, (source,)), self.members.get(target, (target,)), strict=False))
 
     @cached_property
     def carried(self) -> frozenset[str]:

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from simulator.plan.dependencies import box
 from simulator.plan.plan import Plan
-from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, HasOperands, LeftOut, Operand, Segment, Storage, Task, Value
+from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, DeviceClass, HasOperands, LeftOut, Operand, Segment, Storage, Task, Value
 from traces.errors import SchedcastError, UnusableFileError
 from traces.files import first_fault
 
@@ -32,7 +32,8 @@ def dump(plan: Plan) -> dict[str, Any]:
         content = dict(getattr(plan, field))
         if not _is_json(content):
             raise SchedcastError(f"the plan's {field} are not JSON data ({content!r}); use lists, strings, numbers and dictionaries")
-    left_out = {} if plan.left_out is None else {"left_out": _plain(plan.left_out)}
+    only_predicted = {} if not plan.classes else {"classes": [_plain(each) for each in plan.classes]}
+    only_predicted |= {} if plan.left_out is None else {"left_out": _plain(plan.left_out)}
     return {
         "schema": SCHEMA,
         "strategy": plan.strategy,
@@ -43,7 +44,7 @@ def dump(plan: Plan) -> dict[str, Any]:
         "gradients": {name: _plain(operand) for name, operand in plan.gradients.items()},
         "options": dict(plan.options),
         "semantics": dict(plan.semantics),
-        **left_out,
+        **only_predicted,
     }
 
 
@@ -52,7 +53,7 @@ def load(document: Any) -> Plan:
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise UnusableFileError(f"this is not a plan (expected schema {SCHEMA}, found {str(schema)[:60]!r}); check the file")
-    contents = {}
+    contents, document = {}, {"classes": [], **document}
     for name, adapter in _adapters().items():
         try:
             contents[name] = adapter.validate_python(document.get(name))
@@ -78,6 +79,7 @@ def _adapters() -> dict[str, TypeAdapter]:
         "gradients": TypeAdapter(dict[str, Operand]),
         "options": TypeAdapter(dict[str, JsonValue]),
         "semantics": TypeAdapter(dict[str, JsonValue]),
+        "classes": TypeAdapter(tuple[DeviceClass, ...]),
         "left_out": TypeAdapter(LeftOut | None),
     }
 
@@ -128,6 +130,9 @@ def _faults(plan: Plan, document: dict) -> Iterator[str]:
     yield from (f"the loss {name!r} is not among its values" for name in plan.losses if name not in plan.values)
     for name, operand in plan.gradients.items():
         yield from operand_faults(plan.values, operand, f"the gradient of {name}")
+    members = [name for each in plan.classes for name in each.members]
+    if len(set(members)) < len(members) or any(each.members[:1] != (each.device,) for each in plan.classes):
+        yield "its classes of devices have a device twice, or do not begin with the one that is planned"
     if (left := plan.left_out) is not None:
         if min(left.count, left.shown, left.period) < 1 or not left.inputs.keys() <= plan.storages.keys():
             yield "what is left out is not of its microbatches"

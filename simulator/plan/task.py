@@ -203,8 +203,6 @@ class Body:
     is_update: bool = False
     #: Whether it waits for another process while it runs, so that no worker of the device should.
     waits_for_peers: bool = False
-    #: The ends of concurrent transfers of equally many bytes that are not in the plan (`bodies.copy.Copy`).
-    beside: tuple[tuple[str, str], ...] = ()
     #: Whether the host itself runs it before it issues the next task: on a GPU, nothing is launched and no stream waits.
     on_host: bool = False
     #: Whether the host that issues it continues only when it has ended. A graph, whose launch issues everything at once, cannot contain it.
@@ -350,6 +348,18 @@ class Task:
     def inputs(self) -> tuple[Operand, ...]:
         """`reads + mutates`, which bodies refer to by position."""
         return self.reads + self.mutates
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """Devices that do the same at the same time, of which a plan has only one: such a plan can be predicted, but not run.
+
+    `device`: the one that the plan has. `members`: all of them, `device` first. The members of two classes correspond in order: what a
+    class's device copies to that of another class, each member copies to its counterpart.
+    """
+
+    device: str
+    members: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

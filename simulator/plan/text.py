@@ -59,6 +59,7 @@ def render(plan: Plan) -> str:
     own = {name: value.operand() for name, value in plan.values.items()}
     headers = [["strategy", word(plan.strategy)], ["options", field_text(document["options"])]]
     headers.append(["semantics", field_text(document["semantics"])])
+    headers += [[name, field_text(document[name])] for name in ("classes", "left_out") if name in document]
     if plan.losses:
         headers.append(["losses", ", ".join(map(word, plan.losses))])
     storages = [[word(storage.name), str(storage.bytes), word(storage.device)] for storage in plan.storages.values()]

@@ -176,7 +176,7 @@ def prediction(
     `tokens`: those of a step; 0 if the model reads none.
     """
     timeline, given = predicted.timeline, _given(predicted)
-    used = len(given) if "folded" in predicted.plan.semantics else len(given & {*predicted.plan.devices})
+    used = sum(name in given for members in predicted.plan.members.values() for name in members)
     base = baseline.timeline.step_s if baseline is not None else None
     other, loop = (None if each is predicted else each for each in (baseline, plain))
     measured_share = least_measured([each for each in (predicted, baseline, plain) if each is not None])

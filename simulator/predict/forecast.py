@@ -108,7 +108,7 @@ class Forecast:
     @property
     def discrepancy(self) -> float:
         """The known error of such plans and that of the rounds: a standard deviation of the logarithm of the step time."""
-        several = len(self.plan.devices) > 1 or "folded" in self.plan.semantics
+        several = len(self.plan.devices) > 1 or bool(self.plan.classes)
         processes = bool(self.machine.library) and several
         return math.hypot(shipped_discrepancy(self.plan.strategy, self.kind, self.timeline.mode, processes), self.rounds_error)
 

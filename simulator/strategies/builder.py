@@ -29,6 +29,7 @@ from simulator.plan.task import (
     FORWARD,
     PARAMETER,
     UPDATE,
+    DeviceClass,
     Operand,
     Segment,
     Task,
@@ -480,8 +481,9 @@ class PlanBuilder(CopyValues):
         others: "Sequence[PlanBuilder]" = (),
         shards: Sequence[PlanTensors] = (),
         gradients: Mapping[str, Operand] | None = None,
+        classes: tuple[DeviceClass, ...] = (),
     ) -> Plan:
-        """Return the finished plan. `others`: the builders of the model's other copies.
+        """Return the finished plan. `others`: the builders of the model's other copies. `classes`: of its devices, if it has one for many.
 
         `shards`: the pieces of the trained parameters, with their `gradients`, if the copies do not have whole parameters.
         """
@@ -499,6 +501,7 @@ class PlanBuilder(CopyValues):
             gradients=gradients or self.gradients,
             options=option_values(options),
             semantics=notes,
+            classes=classes,
         )
         return self.with_left_out(plan)
 

@@ -125,7 +125,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
         notes["updates"] = "delayed to the next forward; sync() flushes them"
     first, *others = replicas.builders
     with gc_paused():
-        return first.plan(NAME, replicas.tasks(), options, notes, others)
+        return first.plan(NAME, replicas.tasks(), options, notes, others, classes=layout.classes)
 
 
 def portion(job: Job, machine: Machine, options: Options) -> Portion:

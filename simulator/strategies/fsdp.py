@@ -211,6 +211,7 @@ class ShardedReplicas:
             gradients=self.shards.pieces.gradients,
             options=option_values(self.options),
             semantics=notes | self.builders[0].graph_notes(several=True) | self.layout.semantics,
+            classes=self.layout.classes,
         )
         return self.builders[0].with_left_out(plan)
 

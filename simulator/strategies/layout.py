@@ -21,6 +21,7 @@ from simulator.engine.collectives.tasks import Group
 from simulator.machine.machine import Machine
 from simulator.model.division.divide import UNDIVIDED, Division
 from simulator.model.division.local import EXPERTS, TENSOR
+from simulator.plan.task import DeviceClass
 
 #: Devices that run a collective together, and the numbers of those that the plan has.
 Members = tuple[Group, Sequence[int]]
@@ -31,8 +32,8 @@ class Layout:
     """Devices `names` in a row, as [stage, replica, part of the tokens, part of the layers].
 
     `division`: how many divide the tokens, and how many the layers. `size`: of the groups over which those that have the same part of the
-    layers shard its parameters. `folded`: the plan has the first device of each stage only, which represents the stage's. `priority`: of
-    the groups' tasks.
+    layers shard its parameters. `folded`: the plan has the first device of each stage only, for all of the stage (`classes`). `priority`:
+    of the groups' tasks.
 
     >>> from simulator.machine.presets import load_machine
     >>> machine = load_machine("8xh100")
@@ -55,6 +56,12 @@ class Layout:
     def devices(self) -> tuple[str, ...]:
         """Those that the plan has."""
         return self.names[:: len(self.names) // self.stages] if self.folded else self.names
+
+    @property
+    def classes(self) -> tuple[DeviceClass, ...]:
+        """Those of a folded plan: one for each stage."""
+        each = len(self.names) // self.stages
+        return tuple(DeviceClass(first, self.names[n * each : (n + 1) * each]) for n, first in enumerate(self.devices) if self.folded)
 
     @property
     def replicas(self) -> int:

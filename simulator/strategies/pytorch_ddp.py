@@ -59,7 +59,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     first, *others = builders
     with gc_paused():
         notes: dict[str, object] = {"replicas": layout.replicas} | layout.semantics
-        return first.plan(NAME, _tasks(layout, builders), options, notes, others)
+        return first.plan(NAME, _tasks(layout, builders), options, notes, others, classes=layout.classes)
 
 
 def layout_of(strategy: str, job: Job, machine: Machine) -> Layout:

@@ -100,6 +100,7 @@ class _Loop:
             gradients=self.shards.pieces.gradients,
             options=option_values(options),
             semantics=notes | self.builders[0].graph_notes(several=True) | self.layout.semantics,
+            classes=self.layout.classes,
         )
         return self.builders[0].with_left_out(plan)
 

@@ -49,9 +49,10 @@ def local_plan(plan: Plan, device: str) -> LocalPlan:
     and after it. A copy between two devices becomes a `Message` on each: it is sent on the lane of the copy, and received on a separate
     lane (`directions`), so that a waiting receive delays only later receives from the same device. Both processes have their messages in
     the order of the plan, so the earliest task that waits for a message is always served, and no order of other tasks can deadlock. `after`
-    edges between tasks of two devices are dropped, since data order devices. Raises SchedcastError for a task for which two devices share
-    memory.
+    edges between tasks of two devices are dropped, since data order devices. Raises SchedcastError for a plan that can only be predicted,
+    and for a task for which two devices share memory.
     """
+    plan.require_runnable()
     receiving = directions(plan)
     by_segment = [_tasks(segment, device, receiving) for segment in plan.segments]
     segments = tuple(Segment(tuple(task for _, task in own), part.repeat) for own, part in zip(by_segment, plan.segments, strict=True))

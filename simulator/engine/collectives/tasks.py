@@ -5,8 +5,8 @@ lists everything that runs. If a library runs collectives (`Machine.library`), i
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -62,14 +62,10 @@ def fetches(machine: Machine, tensors: PlanTensors, device: str) -> list[Task]:
 
 @dataclass(frozen=True)
 class Sender:
-    """Makes the tasks that send tensors among `devices`, which give each of them its stream.
-
-    `others`: by device, the devices that it represents, equally many for each.
-    """
+    """Makes the tasks that send tensors among `devices`, which give each of them its stream."""
 
     machine: Machine
     devices: tuple[str, ...]
-    others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def streams(self) -> int:
@@ -89,8 +85,7 @@ class Sender:
         microbatch: int = 0,
     ) -> Task:
         """The task that puts `reads`, on device `source`, into fresh values or, with `mutates`, into parts of values on `target`."""
-        beside = tuple(zip(self.others.get(source, ()), self.others.get(target, ()), strict=True))
-        body = Copy(source, target, add, means(self.machine, source, target, changed or bool(mutates)), beside)
+        body = Copy(source, target, add, means(self.machine, source, target, changed or bool(mutates)))
         levels = self.machine.device(source).priority_levels
         return Task(
             name,

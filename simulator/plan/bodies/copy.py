@@ -20,16 +20,12 @@ class Copy(Body):
 
     With `add`, add it to the mutated operand. `means` is "link", "kernel" or "alias". The bytes of a "kernel" also pass the link
     that the machine states between the two devices, if it states one.
-
-    `beside`: sources and targets of concurrent copies of equally many bytes. They load the links but are not in the plan, because its
-    devices represent others that do the same. Such a task can only be predicted: no executor runs it.
     """
 
     source: str
     target: str
     add: bool = False
     means: Means = LINK
-    beside: tuple[tuple[str, str], ...] = ()
     kind: Literal["copy"] = "copy"
 
     crosses_devices = True
@@ -155,8 +151,8 @@ class Collective(Body):
     `algorithm` says which way the bytes travel ("ring", "tree", "distributed" or "server"), from which the time on links is derived; a
     library may use a better one. `root` is the root of a "server": a device, or the host.
 
-    `listed`: the task lists only the operands of the first `listed` devices, each of which represents others that do the same; 0: of all.
-    Such a task can only be predicted: no executor runs it. `times`: the task represents this many, one after another, each with operands
+    `listed`: the task lists only the operands of the first `listed` devices, which represent the others in the plan (`DeviceClass`); 0: of
+    all. `times`: the task represents this many, one after another, each with operands
     like these.
     """
 

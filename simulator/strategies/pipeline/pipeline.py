@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
-from types import MappingProxyType
 
 from simulator.engine.collectives.tasks import COMPUTE, Sender, means
 from simulator.machine.machine import HOST, Machine
@@ -29,8 +28,8 @@ class Pipeline:
 
     `staged`: values go through the host's memory, in two copies that the hosts of their devices wait for, unless they share that memory.
     `replica`: the number of this copy of the pipeline among `replicas`, each of which has `microbatches` microbatches of the step; its own
-    are numbered from `replica * microbatches`. `others`: as in `Sender`. `rank`: of a device among those that divide the layers of a
-    replica, whose graph `cut` has. `left_out`: microbatches of each replica that are not planned. `kept`: as in `PlanBuilder`.
+    are numbered from `replica * microbatches`. `rank`: of a device among those that divide the layers of a replica, whose graph `cut` has.
+    `left_out`: microbatches of each replica that are not planned. `kept`: as in `PlanBuilder`.
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class Pipeline:
         staged: bool = False,
         replica: int = 0,
         replicas: int = 1,
-        others: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
         rank: int = 0,
         left_out: int = 0,
         kept: Kept = "freed",
@@ -56,7 +54,7 @@ class Pipeline:
         share = Share(self._microbatches * replicas, range(self.first, self.first + microbatches))
         suffix = (f"@replica{replica}" if replica else "") + (f"@rank{rank}" if rank else "")
         self.build = PlanBuilder(job, place, cut.graph, share=share, suffix=suffix, kept=kept, division=Division(1, rank))
-        self.sender = Sender(machine, tuple(dict.fromkeys((*forward, *backward))), others)
+        self.sender = Sender(machine, tuple(dict.fromkeys((*forward, *backward))))
         #: By op: what is sent when it has run, and what must have arrived of a parameter before it runs.
         self._sends: dict[int, list[Sent]] = defaultdict(list)
         self._fetches: dict[int, list[Sent]] = defaultdict(list)

@@ -43,7 +43,6 @@ class Replicas:
         self.job, self.machine, self.cut, self.forward, self.backward, self._kept = job, machine, cut, forward, backward, kept
         first = forward[0]
         self.division, self.count, self.folded = first.division, first.replicas, first.folded
-        others = {stage.names[0]: stage.names[1:] for stage in (*forward, *backward)} if self.folded else {}
         self.pipelines = [
             Pipeline(
                 job,
@@ -54,7 +53,6 @@ class Replicas:
                 [stage.names[number] for stage in backward],
                 replica=number // self.division.degree,
                 replicas=self.count,
-                others=others,
                 rank=number % self.division.degree,
                 left_out=left_out,
                 kept=kept,
@@ -197,7 +195,17 @@ class Replicas:
         if self.division.degree > 1 and not gradients:
             parts = self.pipelines[: self.division.degree]
             gradients = {name: operand for pipeline in parts for name, operand in pipeline.build.gradients.items()}
-        return first.build.plan(strategy, tasks, options, semantics=self._notes(), others=builders, shards=tensors, gradients=gradients)
+        classes = {each.device: each for stage in (*self.forward, *self.backward) for each in stage.classes}
+        return first.build.plan(
+            strategy,
+            tasks,
+            options,
+            semantics=self._notes(),
+            others=builders,
+            shards=tensors,
+            gradients=gradients,
+            classes=tuple(classes.values()),
+        )
 
     def _notes(self) -> dict[str, object]:
         """What the plan's semantics say about the stages and their replicas."""

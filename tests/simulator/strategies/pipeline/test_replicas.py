@@ -135,13 +135,13 @@ def test_one_pipeline_stands_for_all(text, shared):
     machine = gpus(8, 1e6, shared)
     one, every = (planned(f"{text}replicas=4,fold={fold}", Job(CHAIN, 16), machine) for fold in ("on", "off"))
     assert one.devices == ("g0", "g4")
+    assert one.members == {"g0": ("g0", "g1", "g2", "g3"), "g4": ("g4", "g5", "g6", "g7")}
     assert load(dump(one)) == one
     assert one.semantics["folded"] == "One pipeline on 2 devices stands for 4, which do the same"
     assert timed(one, machine) == pytest.approx(timed(every, machine), rel=1e-9)
     assert [carried_bytes(one)[device] for device in one.devices] == [carried_bytes(every)[device] for device in one.devices]
     if shared:
-        alone = [replace(task, body=replace(task.body, beside=())) if between_devices(task) else task for task in one.tasks]
-        assert timed(replace(one, segments=(replace(one.segments[0], tasks=tuple(alone)),)), machine) < timed(every, machine) * 0.99
+        assert timed(replace(one, classes=()), machine) < timed(every, machine) * 0.99
 
 
 #: A decoder whose projections are three, and one with a single one.
@@ -270,7 +270,7 @@ def test_a_large_machine_is_folded_by_itself():
     plan = planned("1f1b:stages=2,replicas=128,microbatches=8", Job(CHAIN, 1024), load_machine("256xh100"))
     assert plan.devices == ("cuda:0", "cuda:128")
     assert {len(task.body.devices) for task in plan.tasks if task.body.kind == "collective"} == {128}
-    assert {len(task.body.beside) for task in plan.tasks if between_devices(task)} == {127}
+    assert {len(plan.counterparts(*task.body.ends)) for task in plan.tasks if between_devices(task)} == {128}
 
 
 @pytest.mark.parametrize(
