@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from executors import in_turn
 from executors.binding import PLAIN
+from executors.program import WARM_UP, Backend
 from executors.reference import Hooked, Reference, StaleReference
-from executors.run import WARM_UP, Backend
 from executors.tensors import job_tensors
 from simulator.model.attention import CUDNN
 from simulator.model.built import Built
@@ -38,7 +39,7 @@ BatchNormDegrees = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class Trained(NamedTuple):
-    """How a segment trains: its microbatches (None: those of the job), the staleness of stale parameters, the parts of its batch-norms, and
+    """How a plan trains: its microbatches (None: those of the job), the staleness of stale parameters, the parts of its batch-norms, and
     the microbatches after which buffers stay changed (empty: all), namely those of the device whose buffers count.
     """
 
@@ -221,18 +222,18 @@ def deterministic() -> Iterator[None]:
 
 
 def compare(job: Job, built: Built, plan: Plan, backend: Backend, expected: "Expected", steps: int = STEPS) -> Numerics:
-    """Run `plan` for `steps` steps, or each of several segments for as many, and compare its numbers with `expected`.
+    """Run `plan` for `steps` steps, or each plan of a run for as many, and compare its numbers with `expected`.
 
     Everything that plain PyTorch stores is compared, whether the plan has it or not. An error is infinite if the plan has only a part of
     some gradient, parameter, buffer or optimizer state.
     """
     names = {operand.value for operand in plan.gradients.values()}
-    parts, graph = len(plan.segments), job.graph()
-    plan = plan.with_repeats(*(steps for _ in plan.segments)) if parts > 1 else plan
+    count, graph = len(plan.sequence), job.graph()
+    plan = plan.lasting(*[steps] * count) if count > 1 else plan
     tensors = job_tensors(job, built, graph)
     with deterministic():
-        program = backend.load(plan, tensors, job.seed, keep=tuple(sorted(names)))
-        program.run(steps * parts)
+        program = in_turn.load(backend, plan, tensors, job.seed, keep=tuple(sorted(names)))
+        program.run(steps * count)
         program.sync()
     fixed = {*built.named_inputs(), *graph.constants}
     current = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items() if name not in fixed}
@@ -309,20 +310,20 @@ class Expected:
 
     @staticmethod
     def of(
-        job: Job, built: Built, steps: int = STEPS, backend: Backend | None = None, segments: Sequence[Trained] = (Trained(),)
+        job: Job, built: Built, steps: int = STEPS, backend: Backend | None = None, trained: Sequence[Trained] = (Trained(),)
     ) -> "Expected":
         """Run the reference for `steps` steps on one thread, which sums in the same order as the executor's single-core tasks.
 
         On a GPU it runs twice, to see how much its runs differ. The module is restored afterwards. Raises SchedcastError with
         the user's line if a step fails: real tensors may show errors that fake ones hide, such as a class out of range.
 
-        `segments`: how each segment of the plan to compare trains (`References.key`), one after another for as many steps. Each microbatch
-        has its own batch-norm statistics and masks.
+        `trained`: how each plan of the run to compare trains (`References.key`), one after another for as many steps. Each microbatch has
+        its own batch-norm statistics and masks.
         """
-        expected = _trained(job, built, steps, backend, segments)
+        expected = _trained(job, built, steps, backend, trained)
         if backend is None or not backend.forms.cuda:
             return expected
-        again = _trained(job, built, steps, backend, segments)
+        again = _trained(job, built, steps, backend, trained)
         return replace(
             expected,
             repeated_grad_error=worst_ratio(again.gradients, expected.gradients),
@@ -343,7 +344,7 @@ class References:
 
     @staticmethod
     def key(plan: Plan) -> tuple[Trained, ...]:
-        """How each segment of the plan trains: plans that have it in common have one reference.
+        """How each plan of the run trains: runs that have it in common have one reference.
 
         The parts of batch-norms are in the plan's semantics: `"batch_norm_parts": {"features.1": [2, 1, 1]}`.
         """
@@ -356,7 +357,7 @@ class References:
                 batch_norm,
                 _lasting(part),
             )
-            for part in plan.parts
+            for part in plan.sequence
         )
 
     def of(self, plan: Plan) -> Expected:
@@ -374,7 +375,7 @@ class References:
         Rounding grows from step to step, so it does not explain a difference in the first step, which programs of graphs run eagerly.
         """
         job, built, steps, device = self._arguments
-        trained = partial(_trained, job, built, backend=device, segments=self.key(plan))
+        trained = partial(_trained, job, built, backend=device, turns=self.key(plan))
         if self._first is None or self._first[0] != self.key(plan):
             self._first = self.key(plan), trained(steps=1)
         first = compare(job, built, plan, backend, self._first[1], 1)
@@ -404,25 +405,23 @@ def _lasting(plan: Plan) -> tuple[int, ...]:
     return () if len(numbers) == plan.microbatches else tuple(sorted(numbers))
 
 
-def _trained(
-    job: Job, built: Built, steps: int, backend: Backend | None, segments: Sequence[Trained], nudged: int | None = None
-) -> Expected:
+def _trained(job: Job, built: Built, steps: int, backend: Backend | None, turns: Sequence[Trained], nudged: int | None = None) -> Expected:
     """The results of one run of plain PyTorch, after which the module is restored. `nudged`: from parameters that are one rounding away,
     up or down as coins of this seed say.
     """
     with built.restored(), training_step(job.batch), deterministic():
-        first = Trained(*segments[0])
+        first = Trained(*turns[0])
         plain = reference(job, built, True, backend=backend, parts=first.microbatches, stale=dict(first.stale), batch_norm=first.batch_norm)
         if nudged is not None:
             _nudge(plain.parameters().values(), nudged)
         torch.set_num_threads(1)
-        for number, segment in enumerate(Trained(*each) for each in segments):
-            plain.lasting = segment.lasting
+        for number, own in enumerate(Trained(*each) for each in turns):
+            plain.lasting = own.lasting
             if number:
-                plain.split(job.accumulate if segment.microbatches is None else segment.microbatches)
-                plain.batch_norm_parts = dict(segment.batch_norm)
+                plain.split(job.accumulate if own.microbatches is None else own.microbatches)
+                plain.batch_norm_parts = dict(own.batch_norm)
                 if isinstance(plain, StaleReference):
-                    plain.stale(dict(segment.stale))
+                    plain.stale(dict(own.stale))
             for _ in range(steps):
                 plain.step()
         return Expected.now(plain)

@@ -216,7 +216,7 @@ def geometries(task: Task, plan: Plan) -> dict[str, tuple]:
 
 def rectified(plan: Plan) -> set[str]:
     """Values that are a ReLU's result. A max-pool takes less time on them than on normal numbers, since its branches are predictable."""
-    tasks = [task for task in plan.every_task if row(getattr(task.body, "target", "")).rectifies]
+    tasks = [task for task in plan.tasks if row(getattr(task.body, "target", "")).rectifies]
     return {operand.value for task in tasks for operand in (*task.writes, *task.mutates)}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from calibrate.numerics import STEPS
 from calibrate.operands import geometries
 from calibrate.testbed import Progress, Testbed, units_in_round
-from executors.run import WARM_UP
+from executors.program import WARM_UP
 from simulator.engine.costs.cost import MEASURED, Cost
 from simulator.engine.costs.model import CostModel, measurable
 from simulator.engine.memory.contents import holders_words, shortfall_words
@@ -80,6 +80,11 @@ def _sample_s(keys: Mapping[str, Cost]) -> float:
     return sum(cost.warm_s + cost.cold_s + CPU_SAMPLE_S for cost in keys.values())
 
 
+def plans_of(forecasts: Iterable[Forecast]) -> list[Plan]:
+    """Every plan that the forecasts' runs follow."""
+    return [plan for forecast in forecasts for plan in forecast.plan.sequence]
+
+
 #: Strategies whose plan depends on costs plan again after their missing cost keys were measured, at most this many times: after rough
 #: measurements (`PREVIEWS`, on an interleaved testbed), or after calibrations.
 PREVIEWS, CALIBRATIONS = 4, 2
@@ -114,12 +119,12 @@ def plan_calibrated(
     announce(forecasts)
     if calibrate and not testbed.interleaved:
         for _ in range(CALIBRATIONS):
-            if testbed.calibrate([f.plan for f in forecasts.values()], machine, profile, save_to, progress):
+            if testbed.calibrate(plans_of(forecasts.values()), machine, profile, save_to, progress):
                 forecasts, refused, machine = plan()
     elif calibrate:
         for _ in range(1 if every else PREVIEWS):
-            dependent = [f.plan for label, f in forecasts.items() if every or strategies.get(label.partition(":")[0]).uses_costs]
-            if not dependent or not testbed.preview(dependent, machine, profile):
+            dependent = [f for label, f in forecasts.items() if every or strategies.get(label.partition(":")[0]).uses_costs]
+            if not dependent or not testbed.preview(plans_of(dependent), machine, profile):
                 break
             forecasts, refused, machine = plan()
     return forecasts, refused
@@ -185,7 +190,7 @@ def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool, para
         held[memory.name]["PyTorch's own parallel loops"] = sum(f.memory_bytes.get(memory.name, 0) for f in parallel)
         if memory is first:
             held[memory.name]["a step of plain PyTorch"] = max(peaks)
-            held[memory.name]["operands of ops to measure"] = _operand_bytes((f.plan for f in forecasts), machine) if calibrate else 0
+            held[memory.name]["operands of ops to measure"] = _operand_bytes(plans_of(forecasts), machine) if calibrate else 0
     needs = memory_needs({name: sum(sizes.values()) for name, sizes in held.items()}, machine)
     if excess_bytes(needs) > 0:
         worst = max(needs, key=lambda need: need.needed_bytes - need.size_bytes)
@@ -213,7 +218,7 @@ def leaves_room_for_a_check(predicted: Forecast) -> bool:
 
 
 def _lags(plan: Plan) -> bool:
-    return any(part.largest_lag for part in plan.parts)
+    return any(own.largest_lag for own in plan.sequence)
 
 
 def _carried_bytes(plan: Plan, machine: Machine, memory: Memory) -> int:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from calibrate.numerics import Numerics
 from calibrate.testbed import Progress, Testbed, TimedLoop, units_in_round
+from executors.in_turn import sample
 from executors.measured import Measured
-from executors.run import WARM_UP, Executable
-from executors.segments import sample
+from executors.program import WARM_UP, Executable
 from simulator.plan.plan import Plan
 from traces.documents.profile import Profile
 
@@ -117,7 +117,7 @@ def run_rounds(
     for each in loops:
         each.train(WARM_UP)
     testbed.reference_kernel_s()  # it is made and warms up now, not within the first round
-    plans = [candidate.plan for candidate in candidates[:-1]]
+    plans = [plan for candidate in candidates[:-1] for plan in candidate.plan.sequence]
 
     def sample_all(number: int) -> None:
         if sampled_for is not None:
@@ -144,7 +144,7 @@ def run_rounds(
         for place in range(count):
             candidate = candidates[(number + place) % count]
             if sampled_for is not None:
-                sampled = [before.plan, candidate.plan, *(loop_plans if not place else ())]
+                sampled = [*before.plan.sequence, *candidate.plan.sequence, *(loop_plans if not place else ())]
                 in_samples += testbed.sample_keys(sampled, 1 + number * count + place)
             before = candidate
             known_s = candidate.steps_s[-1][-1] if number else math.inf

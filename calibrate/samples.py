@@ -13,7 +13,7 @@ from simulator.engine.costs.model import measurable
 from simulator.machine.machine import Machine
 from simulator.model.user_code import brief
 from simulator.plan.plan import Plan
-from simulator.plan.task import INPUT, Segment, Task
+from simulator.plan.task import INPUT, Task
 from traces.documents.profile import KeyCost, Profile, Stats
 from traces.documents.profile_files import append_samples
 from traces.errors import out_of_memory
@@ -52,7 +52,7 @@ def compile_alone(
     values = {name: plan.values[name] for name in names}
     carried = {name: tensors[name] for name, value in values.items() if value.storage in plan.carried}
     values = {name: value if name in carried else replace(value, source=None, kind=INPUT) for name, value in values.items()}
-    alone = Plan("calibration", (Segment((task,)),), values, plan.storages)
+    alone = Plan("calibration", (task,), values, plan.storages)
     binding = Binding(alone, {}, device_of, forms=forms, carried=carried)
     run = handlers()[task.body.kind](task, binding)
     written = [binding.slot[o.value] for o in task.writes if o.value in binding.slot]

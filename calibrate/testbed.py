@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from executors.run import Backend
+from executors.program import Backend
 from simulator.machine.machine import Machine
 from simulator.model.built import Built
 from simulator.model.job import Job

@@ -12,7 +12,7 @@ from torch import nn
 
 from calibrate.numerics import reference
 from executors.kernels.update import apply_update, initial_state, torch_optimizer
-from executors.run import Backend
+from executors.program import Backend
 from simulator.machine.machine import Machine
 from simulator.model.factory import Factory
 from simulator.model.job import Job

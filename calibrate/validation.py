@@ -11,7 +11,8 @@ from calibrate.numerics import Numerics, References, compare, steps_to_compare
 from calibrate.planned import plan_calibrated, require_memory_together, skipped_row, validation_seconds
 from calibrate.rounds import ROUNDS, Candidate, RoundTimes, run_rounds
 from calibrate.testbed import Progress, Testbed, no_progress
-from executors.measured import step_without_reference_s, timeline_of
+from executors import in_turn
+from executors.measured import step_without_reference_s
 from executors.tensors import job_tensors
 from simulator.engine.costs.model import CostModel
 from simulator.model.built import Built
@@ -223,7 +224,7 @@ def validate(
 
     def candidate(label: str) -> Candidate:
         plan = planned[label].plan
-        return Candidate(plan, testbed.backend.load(plan, tensors, job.seed), *checked[label])
+        return Candidate(plan, in_turn.load(testbed.backend, plan, tensors, job.seed), *checked[label])
 
     candidates = {label: candidate(label) for label in planned}
     base, second_base = candidates[BASELINE], candidate(BASELINE)
@@ -293,7 +294,7 @@ def _check_numerics(
         show(f"numbers of {label}")
         plan, backend = plans[label], testbed.backend
         numerics = references.judged(plan, compare(job, built, plan, backend, references.of(plan), steps), backend)
-        checked[label] = numerics, backend.peak_bytes(plan, tensors, job.seed)
+        checked[label] = numerics, in_turn.peak_bytes(backend, plan, tensors, job.seed)
     return checked
 
 
@@ -342,8 +343,8 @@ def _compare(
         row = strategy_row(candidate, forecasts[label], against)
         if timelines:
             times, predicted = candidate.typical_times(against.times.counted), forecasts[label].timeline
-            measured = timeline_of(candidate.plan, times, row.measured_runs_s, predicted.mode, candidate.peak_bytes)
-            switches = len(candidate.plan.segments) > 1  # then no one step is recorded: the timeline shows the switch
+            measured = in_turn.timeline_of(candidate.plan, times, row.measured_runs_s, predicted.mode, candidate.peak_bytes)
+            switches = bool(candidate.plan.earlier)  # then no one step is recorded: the timeline shows the switch
             recorded_s = row.steps_s[1] if switches else step_without_reference_s(times)
             parts = measured_waterfall(forecasts[label].parts, measured, row.steps_s[1], recorded_s)
             row = row.model_copy(update={"tracing_overhead": candidate.program.tracing_overhead, "waterfall": parts})

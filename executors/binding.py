@@ -146,11 +146,12 @@ class Binding:
     ):
         """`carried`: tensors of carried values, by name, that another binding has made; the others are copies of `tensors`."""
         plan.require_runnable()
+        plan.require_alone()
         self.plan, self.device, self.seed, self.forms = plan, device, seed, forms
         self.slot: dict[str, int] = {}
         self.carried: dict[str, torch.Tensor] = {}
         self.fed: dict[str, Operand] = {}
-        self.ops = [op for task in plan.every_task for op in op_tasks(task)]
+        self.ops = [op for task in plan.tasks for op in op_tasks(task)]
         self._reported = False  # that results are copied to get the plan's strides
         for name, value in plan.values.items():
             if value.storage in plan.carried:

@@ -9,7 +9,6 @@ from math import inf
 
 from simulator.engine.memory.contents import with_memory
 from simulator.engine.memory.over_time import memory_over_time
-from simulator.engine.segments import one_after_another
 from simulator.plan.plan import Plan
 from traces.documents.timeline import DeviceUse, Span, Timeline, busy_seconds
 
@@ -18,7 +17,7 @@ from traces.documents.timeline import DeviceUse, Span, Timeline, busy_seconds
 class Measured:
     """One execution of a task.
 
-    `index`: the task's position in `Plan.every_task`. `period`: counted from the start of its segment. `reference_s`: seconds spent on the
+    `index`: the task's position in `Plan.every_task`. `period`: counted from the start of its plan. `reference_s`: seconds spent on the
     reference kernel just before the task, on the same core. `device`: where the task ran, if the task does not say so (all devices of a
     collective run it).
     """
@@ -33,8 +32,8 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class SegmentTimes:
-    """What was measured of one segment of a plan: step lengths, and how long it took to complete its last iterations, if that was done."""
+class PlanTimes:
+    """What was measured of a plan of a run: step lengths, and how long it took to complete its last iterations, if that was done."""
 
     number: int
     steps_s: tuple[float, ...]
@@ -47,33 +46,14 @@ class ChunkTimes:
 
     `steps_s`: seconds per step, one for each period (in graph mode each graph) after the first, which starts with idle lanes.
     `times`: one entry per task execution; empty if the backend measures task times separately (`Executable.trace`).
-    `ends_s`: seconds from the start of the call to the end of each period. `segments`: of a plan of several segments, what was measured of
-    each, in the order of measuring.
+    `ends_s`: seconds from the start of the call to the end of each period. `parts`: of a run that follows several plans, what was
+    measured of each, in the order of measuring.
     """
 
     steps_s: tuple[float, ...]
     times: tuple[Measured, ...] = ()
     ends_s: tuple[float, ...] = ()
-    segments: tuple[SegmentTimes, ...] = ()
-
-
-def run_steps_s(parts: Sequence[Plan], measured: Sequence[SegmentTimes], warm_up: int = 0) -> tuple[float, ...]:
-    """Seconds per step of whole runs of a plan of several segments, one for each step that was measured of every segment.
-
-    A run has as many steps of each segment as the plan says, and the drains at its switches: see `simulator.engine.segments`. `warm_up`:
-    how many steps of each segment to skip at first. Returns nothing if a segment or a drain was not measured.
-    """
-    steps_s: list[list[float]] = [[] for _ in parts]
-    drains_s: list[list[float]] = [[] for _ in parts]
-    for segment in measured:
-        steps_s[segment.number] += segment.steps_s
-        drains_s[segment.number] += [] if segment.drain_s is None else [segment.drain_s]
-    counts = [part.segments[0].repeat or 1 for part in parts]
-    if len(parts) == 1 or not all(drains_s[:-1]):
-        return ()
-    drain_s = sum(sum(drains) / len(drains) for drains in drains_s[:-1])
-    counted = [steps[warm_up:] or steps for steps in steps_s]
-    return tuple((sum(n * s for n, s in zip(counts, steps, strict=True)) + drain_s) / sum(counts) for steps in zip(*counted, strict=False))
+    parts: tuple[PlanTimes, ...] = ()
 
 
 def period_ends(times: Sequence[Measured]) -> dict[int, float]:
@@ -158,12 +138,8 @@ def timeline_of(
     """The measured timeline of a plan. Its window is the last full period, or in graph mode all periods of the graph.
 
     `per_step`: measured seconds per step. `peak_bytes`: the allocator's figure by device, if known. On a single lane the reference kernels
-    are removed and later spans move earlier. Memory over time follows from the rule in `simulator.engine.memory` and the measured times. Of
-    a plan of several segments, the timeline has the measured ones one after another, and its window begins with the last full period of the
-    first of them.
+    are removed and later spans move earlier. Memory over time follows from the rule in `simulator.engine.memory` and the measured times.
     """
-    if len(plan.segments) > 1:
-        return _of_segments(plan, times, per_step, mode, peak_bytes or {})
     if len({task.lane for task in plan.tasks}) == 1:
         times = without_reference(times)
     zero = min(item.start_s - item.reference_s for item in times)
@@ -191,31 +167,12 @@ def timeline_of(
     before = last - 1 if mode == "eager" else full[0] - 1
     window = ((ends[before] - zero) if before in ends else spans[0].start_s, ends[last] - zero)
     step_s = statistics.median(per_step) if per_step else window[1] - window[0]
-    uses = _uses(plan, spans, window, peak_bytes or {})
+    uses = device_uses(plan, spans, window, peak_bytes or {})
     memory = memory_over_time(plan, spans)
     return with_memory(Timeline("measured", spans, step_s, window, mode, devices=uses, memory=memory, period_lengths_s=per_step), plan)
 
 
-def _uses(plan: Plan, spans: Sequence[Span], window: tuple[float, float], peak_bytes: Mapping[str, int]) -> tuple[DeviceUse, ...]:
+def device_uses(plan: Plan, spans: Sequence[Span], window: tuple[float, float], peak_bytes: Mapping[str, int]) -> tuple[DeviceUse, ...]:
     busy_s = {name: busy_seconds([s for s in spans if s.device == name], *window) for name in plan.devices}
     length = window[1] - window[0]
     return tuple(DeviceUse(name, busy_s[name] / length if length else 0.0, peak_bytes.get(name, 0)) for name in plan.devices)
-
-
-def _of_segments(plan: Plan, times: Sequence[Measured], per_step: tuple[float, ...], mode: str, peak_bytes: Mapping[str, int]) -> Timeline:
-    """The timeline of a plan of several segments. Of later ones it shows the first full period."""
-    timelines: list[Timeline] = []
-    first = 0
-    for part in plan.parts:
-        own = [replace(item, index=item.index - first) for item in times if first <= item.index < first + len(part.tasks)]
-        first += len(part.tasks)
-        if own and timelines:
-            begin = min(item.period for item in own)
-            own = [item for item in own if item.period <= begin + part.largest_lag]
-        if own:
-            timeline = timeline_of(part, own, (), mode, peak_bytes)
-            timelines.append(replace(timeline, window_s=(timeline.window_s[0], max(span.end_s for span in timeline.spans))))
-    joined = one_after_another(timelines)
-    step_s = statistics.median(per_step) if per_step else joined.window_s[1] - joined.window_s[0]
-    uses = _uses(plan, joined.spans, joined.window_s, peak_bytes)
-    return replace(joined, step_s=step_s, devices=uses, period_lengths_s=per_step)

@@ -1,20 +1,16 @@
-"""Runs a plan on a backend, and defines the interfaces of backends and the result of a run."""
+"""Runs a plan on a backend, or a run that goes from one plan to another."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 
-from executors.binding import Binding, Forms
-from executors.errors import PeerLostError
-from executors.measured import ChunkTimes, Measured, SegmentTimes, run_steps_s, timeline_of
-from simulator.model.user_code import brief
+from executors import in_turn
+from executors.measured import Measured, PlanTimes
+from executors.program import Backend
 from simulator.plan.plan import Plan
-from simulator.plan.task import Task
 from simulator.plan.tensors import cut_tensors
 from traces.documents.timeline import Timeline
-from traces.errors import SchedcastError, out_of_memory
 
 
 @dataclass
@@ -34,79 +30,6 @@ class Run:
     peak_bytes: dict[str, int] = field(default_factory=dict)
 
 
-class TaskFailedError(SchedcastError):
-    """A task raised an error. The program that it belongs to is unusable; the backend can still be used."""
-
-
-class Executable(Protocol):
-    """A plan bound to tensors on a backend. It retains its state between calls.
-
-    `losses`: by iteration, one tensor per microbatch. `unit`: `run` returns one step length per `unit` periods. `warm_up`: how many step
-    lengths at the start are not typical. `tracing_overhead`: the relative slowdown of the steps in which `trace` timed the tasks, compared
-    with steps without events.
-    """
-
-    losses: dict[int, tuple[torch.Tensor, ...]]
-    unit: int
-    warm_up: int
-    tracing_overhead: float | None
-
-    @property
-    def binding(self) -> Binding:
-        """The values' tensors."""
-
-    @property
-    def kept(self) -> dict[str, torch.Tensor]:
-        """The retained values of the last complete iteration."""
-
-    @property
-    def iterations(self) -> int:
-        """How many iterations have begun."""
-
-    def run(self, steps: int, inputs: "list[Mapping[str, torch.Tensor]] | None" = None) -> ChunkTimes:
-        """Issue `steps` more periods back to back and wait for them. `inputs`: the feeds of each iteration (default: the job's own)."""
-
-    def sync(self) -> ChunkTimes:
-        """Drain: run the lagging tasks, so that every iteration begun is complete. The next run starts a new prologue."""
-
-    def trace(self) -> list[Measured]:
-        """The times of every task in some typical periods. Runs more periods for them."""
-
-    def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
-        """Copy the current parameters, buffers and optimizer state into `targets`, by the job's names, between two runs.
-
-        A tensor in `targets` is whole, also if the plan has it in pieces; what no piece covers stays. Nothing is drained. They are the
-        newest ones: if stages work on different iterations, each stage's values have all updates that it has made.
-        """
-
-    def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
-        """The largest |a − b| between any device's current copy of a parameter and its value in `expected`; see `executors.tensors`."""
-
-    def gradient_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
-        """The same of the gradients by parameter. The plan's gradients must be among the retained values."""
-
-
-class Backend(Protocol):
-    """A place where plans run. `mode`: eager or graph. `unit`: periods per graph, or 1. `forms`: the forms of canonical ops."""
-
-    mode: str
-    unit: int
-    forms: Forms
-    torch_device: torch.device
-
-    def load(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0, keep: tuple[str, ...] = ()) -> Executable:
-        """Bind a plan to tensors by name (parameters, buffers, optimizer state and inputs of the job)."""
-
-    def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
-        """Peak bytes of the allocator for the plan in an untimed run, by device; empty if the allocator has no count.
-
-        If the allocator counts several devices of one memory together, the one figure is under the memory's name.
-        """
-
-
-#: Periods at the start of a program that are not counted.
-WARM_UP = 3
-
 #: New values of the job's inputs and targets for one iteration, by name (`input:0`, `target:0`).
 Feeds = Mapping[str, torch.Tensor]
 
@@ -121,10 +44,10 @@ class Execution:
     def __init__(self, plan: Plan, tensors: Mapping[str, torch.Tensor], backend: Backend, seed: int = 0, keep: tuple[str, ...] = ()):
         """`tensors` are copied and never changed. `keep`: names of values, such as gradients, to retain beyond their last reader."""
         self._plan, self._tensors, self._backend, self._seed, self._keep = plan, tensors, backend, seed, keep
-        self._program = backend.load(plan, tensors, seed, keep)
+        self._program = in_turn.load(backend, plan, tensors, seed, keep)
         self._warm_up = self._program.warm_up
         self._lengths_s: list[float] = []
-        self._segments: list[SegmentTimes] = []  # of a plan of several segments, what was measured of each
+        self._parts: list[PlanTimes] = []  # of a run that follows several plans, what was measured of each
         self._times: tuple[Measured, ...] = ()  # of the last chunk only, since those of all chunks would fill the memory
         self._losses: dict[int, float] = {}
         self.ends_s: list[float] = []
@@ -138,9 +61,9 @@ class Execution:
     def steps_s(self) -> tuple[float, ...]:
         """Seconds per step. Skips the first steps, which are not typical, unless there are no others.
 
-        Of a plan of several segments, once all were measured, steps of a whole run (`run_steps_s`).
+        Of a run that follows several plans, once all were measured, steps of the whole run (`in_turn.run_steps_s`).
         """
-        if whole := run_steps_s(self._plan.parts, self._segments, self._warm_up):
+        if whole := in_turn.run_steps_s(self._plan, self._parts, self._warm_up):
             return whole
         return tuple(self._lengths_s[self._warm_up :] or self._lengths_s)
 
@@ -150,7 +73,7 @@ class Execution:
         before_s = self.ends_s[-1] if self.ends_s else 0.0
         self.ends_s += [before_s + end_s for end_s in chunk.ends_s]
         self._lengths_s += chunk.steps_s
-        self._segments += chunk.segments
+        self._parts += chunk.parts
         self._times = chunk.times
         self._take_losses()
 
@@ -184,10 +107,10 @@ class Execution:
         carried = {**program.binding.carried, **whole}
         del program
         measured_timeline = None
-        peak_bytes = self._backend.peak_bytes(self._plan, self._tensors, self._seed)
+        peak_bytes = in_turn.peak_bytes(self._backend, self._plan, self._tensors, self._seed)
         if timeline:
-            times = times or self._backend.load(self._plan, self._tensors, self._seed).trace()
-            measured_timeline = timeline_of(self._plan, times, self.steps_s, self._backend.mode, peak_bytes)
+            times = times or in_turn.load(self._backend, self._plan, self._tensors, self._seed).trace()
+            measured_timeline = in_turn.timeline_of(self._plan, times, self.steps_s, self._backend.mode, peak_bytes)
         return Run(measured_timeline, self.steps_s, self.losses, carried, kept, peak_bytes)
 
 
@@ -198,20 +121,3 @@ def execute(
     execution = Execution(plan, tensors, backend, seed, keep)
     execution.run(steps)
     return execution.finish()
-
-
-#: What to do about a task that failed.
-RUN_PLAIN = "run the model in plain PyTorch to see why"
-
-
-def failure(task: Task, error: Exception, advice: str = RUN_PLAIN) -> Exception:
-    """The error to raise after a task raised `error`: a TaskFailedError with the advice, or `error` itself if it is not the task's fault.
-
-    That is so if memory ran out or another process was lost.
-    """
-    if isinstance(error, PeerLostError) or out_of_memory(error):
-        return error
-    where = f" in layer {task.layer!r}" if task.layer else ""
-    if isinstance(error, SchedcastError):
-        return TaskFailedError(f"task {task.name}{where}: {error}")
-    return TaskFailedError(f"task {task.name}{where} failed: {brief(error)}; {advice}")

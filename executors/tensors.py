@@ -6,7 +6,7 @@ import torch
 
 from executors.binding import Binding, Instance, apply_views
 from executors.kernels.update import initial_state
-from executors.run import WARM_UP
+from executors.program import WARM_UP
 from simulator.model.built import Built
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
@@ -18,7 +18,7 @@ from traces.errors import Code, SchedcastError
 
 
 class BoundPlan:
-    """What programs of one segment have in common: their tensors, losses and unfinished iterations. See `executors.run.Executable`."""
+    """What programs have in common: their tensors, losses and unfinished iterations. See `executors.program.Executable`."""
 
     unit = 1
     warm_up = WARM_UP - 1  # the first period has no separate step length

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from executors import in_turn
 from executors.binding import same_strides, with_strides
 from executors.kernels.update import initial_state, state_dict
-from executors.run import Backend
+from executors.program import Backend
 from executors.tensors import job_tensors, module_tensors
 from simulator.model.built import Built, arguments
 from simulator.model.job import Job
@@ -22,7 +23,7 @@ class Trainer:
         """`plan`: a plan of the job. `built`: the result of `job.build()`, whose module is trained."""
         self.plan, self.job, self.module = plan, job, built.module
         self._built = built
-        self._program = backend.load(plan, job_tensors(job, built, job.graph()), job.seed)
+        self._program = in_turn.load(backend, plan, job_tensors(job, built, job.graph()), job.seed)
         self._pending = False
         self.module.register_forward_pre_hook(lambda *_: self.sync())
         self.module.register_state_dict_pre_hook(lambda *_: self.sync())

@@ -164,8 +164,7 @@ class InterferenceRounds:
         """The interference of the pairs that are not in `known`; None if there are none, or no second worker. `pool`: operands to share."""
         copied = {"contention": Contention(), "costs": dict(profile.costs), "failures": dict(profile.failures)}
         model = CostModel(machine, profile.model_copy(update=copied))  # without multipliers
-        parts = [part for plan in plans for part in plan.parts]
-        pairs_by_plan = [(part, concurrent_pairs(part, machine, model.resolve(part))) for part in parts]
+        pairs_by_plan = [(plan, concurrent_pairs(plan, machine, model.resolve(plan))) for plan in plans]
         pairs = {pair for _, plan_pairs in pairs_by_plan for pair in plan_pairs} - set(known)
         backend = CpuBackend(machine) if pairs else None
         if backend is None or len(backend.workers.cores) < 2:

@@ -10,14 +10,14 @@ from calibrate.cpu.sampler import Sampler
 from calibrate.tiny_model import tiny_job, tiny_plan
 from executors.cpu.backend import CpuBackend
 from executors.measured import Measured
-from executors.run import Executable
+from executors.program import Executable
 from executors.tensors import job_tensors
 from simulator.machine.this_cpu import this_cpu
 from simulator.plan.bodies.host import Host
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
-from simulator.plan.task import ACTIVATION, PARAMETER, Operand, Segment, Storage, Task, Value
+from simulator.plan.task import ACTIVATION, PARAMETER, Operand, Storage, Task, Value
 from traces.documents.profile import Dispatch, Profile, Stats
 from traces.process import seconds_of
 
@@ -54,7 +54,7 @@ def _lanes_program(backend: CpuBackend, device: str, lanes: int) -> Executable:
             tasks.append(Task(name, body, device, lane, reads=(values[f"x{lane}"].operand(),), writes=(values[name].operand(),)))
     storages = {name: Storage(name, 4 * _ELEMENTS, device) for name in values}
     tensors = {f"x{lane}": torch.randn(_ELEMENTS) for lane in range(lanes)}
-    program = backend.load(Plan("shared-overhead", (Segment(tuple(tasks)),), values, storages), tensors)
+    program = backend.load(Plan("shared-overhead", tuple(tasks), values, storages), tensors)
     program.run(1)
     return program
 
@@ -136,7 +136,7 @@ def measure_host(backend: CpuBackend, profile: Profile) -> None:
 def _gap_s(backend: CpuBackend, device: str) -> float:
     """Median seconds from the end of a task to the start of the next on one lane, in a plan of empty tasks."""
     tasks = [Task(f"empty{i}", Host(0.0), device) for i in range(_TASKS)]
-    program = backend.load(Plan("overhead", (Segment(tuple(tasks)),), {}, {}), {})
+    program = backend.load(Plan("overhead", tuple(tasks), {}, {}), {})
     program.run(1)
     return statistics.median(_gaps_s(program.run(1).times))
 
@@ -147,7 +147,7 @@ def _wake_s(backend: CpuBackend, device: str) -> float:
     for i in range(200):
         tasks.append(Task(f"busy{i}", Host(3e-4), device))
         tasks.append(Task(f"dependent{i}", Host(5e-5), device, stream=1, after=(f"busy{i}",)))
-    program = backend.load(Plan("wake", (Segment(tuple(tasks)),), {}, {}), {})
+    program = backend.load(Plan("wake", tuple(tasks), {}, {}), {})
     program.run(1)
     times = {item.index: item for item in program.run(1).times}
     gaps = [times[i + 1].start_s - times[i + 1].reference_s - times[i].end_s for i in range(0, len(tasks), 2)]

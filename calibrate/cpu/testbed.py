@@ -16,7 +16,7 @@ from calibrate.samples import store_samples
 from calibrate.testbed import Progress, Testbed, no_progress
 from executors.cpu.backend import CpuBackend
 from executors.cpu.cores import available_cores
-from executors.run import Backend
+from executors.program import Backend
 from simulator.machine import this_cpu as machines
 from simulator.machine.machine import Machine
 from simulator.machine.this_cpu import ALIAS_LINK

@@ -22,8 +22,8 @@ from calibrate.tiny_model import loop_costs
 from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import STALLED, Driver, GpuStalledError, Stream
 from executors.cuda.partitions import runnable_mode
+from executors.program import Backend
 from executors.reference import Reference
-from executors.run import Backend
 from executors.tensors import module_tensors
 from simulator.engine.costs.contention import concurrent_pairs, precisions
 from simulator.engine.costs.model import CostModel
@@ -268,7 +268,7 @@ class GpuTestbed(Testbed):
         If that fails, a note says so and nothing is fitted.
         """
         model, learned = CostModel(machine, profile), False
-        pairs = {pair for given in plans for plan in given.parts for pair in concurrent_pairs(plan, machine, model.resolve(plan))}
+        pairs = {pair for plan in plans for pair in concurrent_pairs(plan, machine, model.resolve(plan))}
         if pairs and not stalled(profile.notes):
             for precision in sorted((precisions(chain(*pairs)) or {""}) - profile.contentions.keys()):
                 learned |= self._measure_contention(profile, precision)

@@ -19,12 +19,12 @@ import numpy as np
 from calibrate.cpu.sampler import ROUNDS
 from executors.distributed.backend import DistributedBackend
 from executors.measured import Measured
-from executors.run import Executable
+from executors.program import Executable
 from simulator.engine.collectives.rounds import SEND
 from simulator.plan.bodies.copy import Copy
 from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan
-from simulator.plan.task import ACTIVATION, BUFFER, TRANSFER, Operand, Resource, Segment, Storage, Task, Value
+from simulator.plan.task import ACTIVATION, BUFFER, TRANSFER, Operand, Resource, Storage, Task, Value
 from traces.documents.collectives import CollectiveLaw, LawPiece, law_name
 from traces.documents.profile import Profile, Stats
 from traces.errors import SchedcastError
@@ -185,7 +185,7 @@ class Shape:
 def _shapes(plan: Plan, backend: DistributedBackend) -> dict[Shape, Plan]:
     """The collectives and messages of a plan, each in a separate plan."""
     shapes: dict[Shape, Plan] = {}
-    for task in plan.every_task:
+    for task in plan.tasks:
         if task.body.resource is Resource.COLLECTIVE:
             shape = Shape(task.body.name, len(task.body.devices), task.body.payload_bytes(task))
             if shape not in shapes:
@@ -250,7 +250,7 @@ def _alone(plan: Plan, task: Task) -> Plan:
     values = {name: replace(plan.values[name], kind=BUFFER, source=None) for name in dict.fromkeys(o.value for o in task.inputs)}
     values |= {o.value: plan.values[o.value] for o in task.writes}
     storages = {value.storage: plan.storages[value.storage] for value in values.values()}
-    return Plan("collective", (Segment((replace(task, after=(), lag=0),)),), values, storages)
+    return Plan("collective", (replace(task, after=(), lag=0),), values, storages)
 
 
 def _on_all_devices(plan: Plan, task: Task) -> tuple[Plan, Task]:
@@ -282,4 +282,4 @@ def _message(size_bytes: int, devices: Sequence[str]) -> Plan:
     arrived = replace(held, name="arrived", device=target, kind=ACTIVATION, storage="arrived")
     task = Task("message", Copy(source, target), source, reads=(held.operand(),), writes=(arrived.operand(),), phase=TRANSFER)
     values = {value.name: value for value in (held, arrived)}
-    return Plan("message", (Segment((task,)),), values, {name: Storage(name, size_bytes, v.device) for name, v in values.items()})
+    return Plan("message", (task,), values, {name: Storage(name, size_bytes, v.device) for name, v in values.items()})

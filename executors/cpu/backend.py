@@ -21,8 +21,7 @@ from executors.cpu.schedule import Entry, Schedule, transfer_of
 from executors.cpu.workers import Callers, Workers
 from executors.kernels.registry import handlers
 from executors.measured import ChunkTimes, Measured, ends_from_start, lengths
-from executors.run import WARM_UP, Executable, failure
-from executors.segments import AT_FIRST, Start, highest_of_parts, load_parts
+from executors.program import AT_FIRST, WARM_UP, Executable, Start, failure
 from executors.tensors import BoundPlan
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies
@@ -67,7 +66,7 @@ class CpuBackend:
     def load(
         self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0, keep: tuple[str, ...] = (), start: Start = AT_FIRST
     ) -> Executable:
-        return load_parts(plan, keep, lambda part, kept, begin: CpuExecutable(self, part, tensors, seed, kept, begin), start)
+        return CpuExecutable(self, plan, tensors, seed, keep, start)
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
         """Peak bytes of the allocator for each device of the plan, in untimed steps that run one task at a time.
@@ -76,19 +75,15 @@ class CpuBackend:
         """
         if allocator.allocated_bytes() is None:
             return {}
-
-        def peaks(part: Plan) -> dict[str, int]:
-            program = CpuExecutable(self, part, tensors, seed, ())
-            program.watch = MemoryWatch(part, program.binding)
+        with allocator.without_holes():
+            program = CpuExecutable(self, plan, tensors, seed, ())
+            program.watch = MemoryWatch(plan, program.binding)
             program.run(WATCHED_FROM + 2 + program.dependencies.largest_lag)
             return program.watch.peaks()
 
-        with allocator.without_holes():
-            return highest_of_parts(plan, peaks)
-
 
 class CpuExecutable(BoundPlan):
-    """A plan of one segment bound to tensors; see `Executable`."""
+    """A plan bound to tensors; see `Executable`."""
 
     tracing_overhead: float | None = 0.0  # every step times its own tasks
 

@@ -9,8 +9,7 @@ from executors.cuda.driver import Driver, Partition
 from executors.cuda.graphs import GraphProgram
 from executors.cuda.partitions import check_disjoint, check_events, runnable_mode
 from executors.cuda.program import EagerProgram, Site
-from executors.run import Executable
-from executors.segments import AT_FIRST, Start, highest_of_parts, load_parts
+from executors.program import AT_FIRST, Executable, Start
 from simulator.engine.scenario import EAGER, GRAPH
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
@@ -42,13 +41,9 @@ class CudaBackend:
         self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0, keep: tuple[str, ...] = (), start: Start = AT_FIRST
     ) -> Executable:
         site = Site(self.driver, self.partitions, self.forms)
-
-        def load(part: Plan, kept: tuple[str, ...], begin: Start) -> Executable:
-            if self.mode == EAGER:
-                return EagerProgram(site, part, tensors, seed, kept, begin)
-            return GraphProgram(site, plan=part, tensors=tensors, seed=seed, keep=kept, unit=self.unit, start=begin)
-
-        return load_parts(plan, keep, load, start)
+        if self.mode == EAGER:
+            return EagerProgram(site, plan, tensors, seed, keep, start)
+        return GraphProgram(site, plan=plan, tensors=tensors, seed=seed, keep=keep, unit=self.unit, start=start)
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
         """Peak bytes of the allocator for the plan in an untimed run; with graphs, up to the end of the first one's replay.
@@ -58,10 +53,6 @@ class CudaBackend:
         memory's name.
         """
         name = plan.devices[0] if len(plan.devices) == 1 else self.machine.memory(plan.devices[0]).name
-        return highest_of_parts(plan, lambda part: {name: self._peak_bytes(part, tensors, seed)})
-
-    def _peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int) -> int:
-        """`peak_bytes` of a plan of one segment."""
         self.driver.synchronize()
         self.driver.free_workspaces()
         before = self.driver.allocated_bytes()
@@ -69,7 +60,7 @@ class CudaBackend:
         program = self.load(plan, tensors, seed)
         program.run(2 if program.unit == 1 else program.prologue + program.unit)  # type: ignore[attr-defined]  # one of graphs has it
         program.sync()
-        return max(0, self.driver.peak_bytes() - before)
+        return {name: max(0, self.driver.peak_bytes() - before)}
 
 
 def _partitions(machine: Machine, driver: Driver) -> dict[str, Partition | None]:

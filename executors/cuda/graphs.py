@@ -18,8 +18,7 @@ from executors.cuda.instrumented import EndMarks, run_instrumented, with_starts
 from executors.cuda.issue import Issuer, fork, join
 from executors.cuda.program import EagerProgram, Placed, Site, copy_all
 from executors.measured import ChunkTimes, Measured, lengths
-from executors.run import WARM_UP
-from executors.segments import AT_FIRST, Start
+from executors.program import AT_FIRST, WARM_UP, Start
 from simulator.engine.memory.over_time import across_border
 from simulator.plan.bodies.update import rate_at
 from simulator.plan.plan import Plan

@@ -9,7 +9,7 @@ from executors.binding import Binding, Instance
 from executors.cuda.driver import Driver, Event, Stream
 from executors.cuda.instrumented import EagerMarks, EndMarks
 from executors.kernels.registry import handlers
-from executors.run import RUN_PLAIN, failure
+from executors.program import RUN_PLAIN, failure
 from simulator.engine.memory.release import Releases, releases
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
@@ -22,7 +22,7 @@ Lane = tuple[str, int]
 def lane_priorities(plan: Plan) -> dict[Lane, int]:
     """The priority of each lane's tasks. Raises SchedcastError if a lane's tasks differ, because a CUDA stream has one priority."""
     priorities: dict[Lane, int] = {}
-    for task in plan.every_task:
+    for task in plan.tasks:
         priority = priorities.setdefault(task.lane, task.priority)
         if priority != task.priority:
             raise SchedcastError(

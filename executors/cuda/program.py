@@ -14,8 +14,7 @@ from executors.cuda.driver import STALLED, Driver, Event, GpuStalledError, Parti
 from executors.cuda.instrumented import EagerMarks, repeat_period, run_instrumented
 from executors.cuda.issue import CompiledPlan, Issuer, lane_priorities
 from executors.measured import ChunkTimes, Measured, lengths
-from executors.run import WARM_UP
-from executors.segments import AT_FIRST, Start
+from executors.program import AT_FIRST, WARM_UP, Start
 from executors.tensors import BoundPlan
 from simulator.machine.machine import HOST
 from simulator.plan.plan import Plan
@@ -112,7 +111,7 @@ class Site:
 
 
 class EagerProgram(BoundPlan):
-    """A plan of one segment bound to tensors; see `Executable`."""
+    """A plan bound to tensors; see `Executable`."""
 
     def __init__(
         self,

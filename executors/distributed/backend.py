@@ -12,8 +12,7 @@ import torch
 from executors.distributed.control import ControlChannel, Named
 from executors.distributed.loaded_plans import LoadedPlans, check_distinct, cpu_seconds
 from executors.measured import ChunkTimes, Measured, lengths
-from executors.run import WARM_UP, Executable
-from executors.segments import Start, highest_of_parts, load_parts
+from executors.program import AT_FIRST, WARM_UP, Executable, Start
 from executors.tensors import copy_current
 from simulator.machine.machine import HOST, Machine
 from simulator.plan.json import dump
@@ -75,12 +74,8 @@ class DistributedBackend:
         self.channel.send({"command": "cpu_seconds"})
         return [answer["cpu_s"] for answer in self.channel.gather(cpu_seconds())]
 
-    def load(self, plan: Plan, tensors: Named, seed: int = 0, keep: tuple[str, ...] = ()) -> Executable:
+    def load(self, plan: Plan, tensors: Named, seed: int = 0, keep: tuple[str, ...] = (), start: Start = AT_FIRST) -> Executable:
         """Bind every process's part of a plan to copies of `tensors`. Raises SchedcastError if a process cannot run its part."""
-        return load_parts(plan, keep, lambda part, kept, start: self._load(part, tensors, seed, kept, start))
-
-    def _load(self, plan: Plan, tensors: Named, seed: int, keep: tuple[str, ...], start: Start) -> "DistributedProgram":
-        """Load a plan of one segment."""
         require_own_values(plan)
         number = next(self.numbers)
         unused = list(self._unused)  # the programs that are not referenced any more; the other ranks drop them with the plan
@@ -107,18 +102,14 @@ class DistributedBackend:
 
     def peak_bytes(self, plan: Plan, tensors: Named, seed: int = 0) -> dict[str, int]:
         """Peak bytes of each process's allocator for its part, by device."""
-
-        def peaks(part: Plan) -> dict[str, int]:
-            self._prepare(part, tensors)
-            self.channel.send({"command": "peak_bytes", "seed": seed})
-            answers = self.channel.gather(self.loaded.peak_bytes(seed))
-            return {name: peak for answer in answers for name, peak in answer["peak_bytes"].items()}
-
-        return highest_of_parts(plan, peaks)
+        self._prepare(plan, tensors)
+        self.channel.send({"command": "peak_bytes", "seed": seed})
+        answers = self.channel.gather(self.loaded.peak_bytes(seed))
+        return {name: peak for answer in answers for name, peak in answer["peak_bytes"].items()}
 
 
 class DistributedProgram:
-    """A plan of one segment that all processes have loaded; see `Executable`. `number`: its number, the same in all processes."""
+    """A plan that all processes have loaded; see `Executable`. `number`: its number, the same in all processes."""
 
     unit = 1
     warm_up = WARM_UP - 1

@@ -19,8 +19,7 @@ from executors.distributed.control import ControlChannel, Named, join_channel
 from executors.distributed.ranks import Ranks
 from executors.errors import GRACE_S, PeerLostError
 from executors.kernels import communication
-from executors.run import Executable
-from executors.segments import Start
+from executors.program import Executable, Start
 from simulator.engine.collectives.local import LocalPlan, devices_of, groups_of, local_plan
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.model.user_code import brief

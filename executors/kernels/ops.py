@@ -89,7 +89,7 @@ class SavedResults:
         self.users = sum(op.body.target == backward and second_result(op) == value for op in binding.ops)
         self.has_forward = any(op.body.target == forward and write.value == value for op in binding.ops for write in op.writes)
         #: Whether another device runs the forward op.
-        self.received = not self.has_forward and any(write.value == value for task in binding.plan.every_task for write in task.writes)
+        self.received = not self.has_forward and any(write.value == value for task in binding.plan.tasks for write in task.writes)
         self._own: tuple | None = None
         self._slot = binding.local_slot(f"{value}::saved")
 

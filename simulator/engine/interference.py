@@ -8,7 +8,7 @@ from simulator.engine.simulation import simulate
 from simulator.machine.machine import Device, Machine
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.plan import Plan
-from simulator.plan.task import Operand, Segment, Storage, Task, Value
+from simulator.plan.task import Operand, Storage, Task, Value
 
 
 def modeled_slow_downs(first: Sequence[Cost], second: Sequence[Cost], device: Device, machine: Machine) -> tuple[float, float]:
@@ -25,7 +25,7 @@ def modeled_slow_downs(first: Sequence[Cost], second: Sequence[Cost], device: De
     body = OpCall("aten.any.default")
     lanes = (first, second)
     tasks = [Task(f"{lane}.{i}", body, device.name, lane, reads=read) for lane, costs in enumerate(lanes) for i in range(len(costs))]
-    plan = Plan("interference", (Segment(tuple(tasks)),), {"x": value}, {"x": Storage("x", 4, device.name)})
+    plan = Plan("interference", tuple(tasks), {"x": value}, {"x": Storage("x", 4, device.name)})
     timeline = simulate(plan, bare_machine, [*first, *second], iterations=1, use_cache=False)
     ends = {lane: max(span.end_s for span in timeline.spans if span.lane == f"stream {lane}") for lane in (0, 1)}
     return ends[0] / sum(cost.cold_s for cost in first), ends[1] / sum(cost.cold_s for cost in second)

@@ -68,15 +68,12 @@ class Scenario:
         return numbers.pop() if numbers else 1
 
     def check(self) -> None:
-        """Raise ValueError for several segments, costs that do not fit the plan, or a mode that the machine lacks.
+        """Raise ValueError for several plans, costs that do not fit the plan, or a mode that the machine lacks.
 
         Raises SchedcastError for a plan that is no graph (`Plan.check_graph`).
         """
         plan, costs = self.plan, self.costs
-        if len(plan.segments) != 1:
-            raise ValueError(
-                f"plan {plan.strategy!r} has {len(plan.segments)} segments; the engine takes one: simulate each of `plan.parts`"
-            )
+        plan.require_alone()
         if not plan.tasks:
             raise ValueError(f"plan {plan.strategy!r} has no tasks; expected at least one")
         if len(costs) != len(plan.tasks):

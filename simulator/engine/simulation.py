@@ -51,17 +51,17 @@ def simulate(
     run divided by n. `use_cache=False`: every task is cold. `merge=False`: every task has separate events (`lanes`), which gives the same
     timeline more slowly.
 
-    Raises ValueError for a plan of several segments, costs that do not fit the plan, or a mode that the machine lacks; SchedcastError for a
+    Raises ValueError for several plans, costs that do not fit the plan, or a mode that the machine lacks; SchedcastError for a
     device or link that the machine lacks, or a plan that is no graph (`Plan.check_graph`).
 
     >>> from simulator.machine.machine import Device, Memory
     >>> from simulator.plan.bodies.host import Host
-    >>> from simulator.plan.task import Segment, Task
+    >>> from simulator.plan.task import Task
     >>> machine = Machine("two cores", (Device("cpu:0", "cpu", 2, {"fp32": 1e11}, "ram"),), (Memory("ram", 2**30, 1e11, 0),))
     >>> train = Task("train", Host(3.0), "cpu:0")
     >>> log = Task("log", Host(2.0), "cpu:0", stream=1, after=("train",))
     >>> costs = [Cost("", seconds, seconds) for seconds in (3.0, 2.0)]
-    >>> timeline = simulate(Plan("tiny", (Segment((train, log)),), {}, {}), machine, costs, iterations=2)
+    >>> timeline = simulate(Plan("tiny", (train, log), {}, {}), machine, costs, iterations=2)
     >>> [(span.task, span.start_s, span.end_s) for span in timeline.spans]
     [('train', 0.0, 3.0), ('log', 3.0, 5.0), ('train', 3.0, 6.0), ('log', 6.0, 8.0)]
     """

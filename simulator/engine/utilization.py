@@ -38,10 +38,10 @@ def planned_mfu(plan: Plan, machine: Machine, step_s: float, float32: str) -> fl
     devices = {name: (machine.rated or machine).device(name) for name in plan.devices}
     if any(device.kind != "gpu" for device in devices.values()):
         return None
-    counts = [segment.repeat or 1 for segment in plan.segments]
+    counts = [part.iterations or 1 for part in plan.sequence]
     known: dict[tuple[str, str], float] = {}  # tasks of one key do the same work
     seconds = 0.0
-    for count, part in zip(counts, plan.parts, strict=True):
+    for count, part in zip(counts, plan.sequence, strict=True):
         for task, key, runs in zip(part.tasks, part.body_keys, part.runs, strict=True):
             if (task.device, key) not in known:
                 known[task.device, key] = _at_peak_s(task, devices[task.device], float32)

@@ -17,7 +17,7 @@ from simulator.model.job import Job
 from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.bodies.scan import JacobianValues
 from simulator.plan.plan import Plan
-from simulator.plan.task import FORWARD, Operand, Segment, Task
+from simulator.plan.task import FORWARD, Operand, Task
 from simulator.plan.tensors import contiguous
 from simulator.strategies import registry as strategies
 
@@ -91,7 +91,7 @@ class Plans:
 
 
 def _with(plan: Plan, tasks: Sequence[Task]) -> Plan:
-    return replace(plan, segments=(Segment(tuple(tasks)),))
+    return replace(plan, tasks=tuple(tasks))
 
 
 def _forward(plan: Plan) -> Plan:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from simulator.machine.machine import HOST, Machine
 from simulator.plan.contents import PlanContents
 from simulator.plan.messages import deadlocks
-from simulator.plan.task import BUFFER, CARRIED_KINDS, INPUT, OPTIMIZER_STATE, PARAMETER, Operand, Segment, Task, Value
+from simulator.plan.task import BUFFER, CARRIED_KINDS, INPUT, OPTIMIZER_STATE, PARAMETER, Operand, Task, Value
 from simulator.plan.tensors import box_of, extent_bytes
 from simulator.plan.text_lines import abridged_lines
 from traces.errors import Code, SchedcastError
@@ -32,19 +32,17 @@ class _Fault(NamedTuple):
 
 def check(plan: PlanContents, machine: Machine) -> None:
     """Raise PlanError at the first fault that keeps `plan` from running on `machine`."""
-    if not plan.segments or not plan.tasks:
-        raise PlanError(f"plan {plan.strategy!r} has no tasks in its last segment; expected at least one")
+    if not plan.tasks:
+        raise PlanError(f"plan {plan.strategy!r} has no tasks; expected at least one")
     for what in _value_faults(plan, machine):
         raise PlanError(f"plan {plan.strategy!r}: {what}")
     filled = {value.storage for value in plan.values.values() if value.kind in INITIALIZED or value.source is not None}
-    for segment in plan.segments:
-        for fault in chain(_task_faults(plan, segment, machine), _content_faults(plan, segment, filled)):
-            task = segment.tasks[fault.position]
-            raise PlanError(f"plan {plan.strategy!r}: task {task.name!r} {fault.what}", excerpt(segment.tasks, fault.position))
-        for deadlock in deadlocks(plan, segment.tasks, machine):
-            name = segment.tasks[deadlock.position].name
-            raise PlanError(f"plan {plan.strategy!r}: task {name!r} {deadlock.what}", deadlock.details)
-        filled |= plan.carried & {plan.storage_of(o) for task in segment.tasks for o in (*task.writes, *task.mutates)}
+    for fault in chain(_task_faults(plan, machine), _content_faults(plan, filled)):
+        task = plan.tasks[fault.position]
+        raise PlanError(f"plan {plan.strategy!r}: task {task.name!r} {fault.what}", excerpt(plan.tasks, fault.position))
+    for deadlock in deadlocks(plan, plan.tasks, machine):
+        name = plan.tasks[deadlock.position].name
+        raise PlanError(f"plan {plan.strategy!r}: task {name!r} {deadlock.what}", deadlock.details)
 
 
 def excerpt(tasks: Sequence[Task], fault: int, around: int = 4) -> str:
@@ -98,14 +96,14 @@ def _source_faults(value: Value, source: Operand) -> Iterator[str]:
         yield f"value {value.name!r} is no piece of {source.value!r}: {error}"
 
 
-def _task_faults(plan: PlanContents, segment: Segment, machine: Machine) -> Iterator[_Fault]:
+def _task_faults(plan: PlanContents, machine: Machine) -> Iterator[_Fault]:
     devices = {device.name: device for device in machine.devices}
     positions: dict[str, int] = {}
-    for index, task in enumerate(segment.tasks):
+    for index, task in enumerate(plan.tasks):
         if task.name in positions:
             yield _Fault(index, f"has the name of task {positions[task.name]} of the same period; names must differ")
         positions.setdefault(task.name, index)
-    for index, task in enumerate(segment.tasks):
+    for index, task in enumerate(plan.tasks):
         device = devices.get(task.device)
         if device is None:
             yield _Fault(index, f"runs on {task.device!r}, which {machine.name} lacks; it has {', '.join(devices)}")
@@ -136,13 +134,13 @@ def _operand_faults(plan: PlanContents, task: Task) -> Iterator[str]:
     yield from task.body.faults(task, plan.values)
 
 
-def _content_faults(plan: PlanContents, segment: Segment, filled: set[str]) -> Iterator[_Fault]:
+def _content_faults(plan: PlanContents, filled: set[str]) -> Iterator[_Fault]:
     """Reads of storages without content. An iteration runs its tasks in order of (lag, issue)."""
-    order = sorted(range(len(segment.tasks)), key=lambda i: segment.tasks[i].lag)
-    written_by_some_task = {plan.storage_of(o) for task in segment.tasks for o in task.writes}
+    order = sorted(range(len(plan.tasks)), key=lambda i: plan.tasks[i].lag)
+    written_by_some_task = {plan.storage_of(o) for task in plan.tasks for o in task.writes}
     written = set(filled)
     for index in order:
-        task = segment.tasks[index]
+        task = plan.tasks[index]
         for operand in task.inputs:
             storage = plan.storage_of(operand)
             if storage in written:

@@ -1,11 +1,11 @@
 """The fields of a plan, and properties that follow from them without a machine."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
-from simulator.plan.task import CARRIED_KINDS, INPUT, DeviceClass, LeftOut, Operand, Segment, Storage, Task, Value
+from simulator.plan.task import CARRIED_KINDS, INPUT, DeviceClass, LeftOut, Operand, Storage, Task, Value
 from traces.errors import Code, SchedcastError
 
 T = TypeVar("T")
@@ -15,15 +15,18 @@ T = TypeVar("T")
 class PlanContents:
     """What a strategy decided: the fields of a plan, and properties derived from them alone.
 
-    A run repeats the first segment for its number of iterations, completes them, continues with the next segment, and so on; the last
-    segment continues until the run ends. `losses` are the scalar values whose mean is the step's loss (one per microbatch of each segment,
-    or one per shard of a microbatch). `gradients` maps a parameter, or a value with a piece of one (`gradient_sources`), to the operand
-    with its complete gradient, in the last segment. `semantics` describes what differs from plain training. A plan that can only be
-    predicted may have one device for many (`classes`), and omit microbatches (`left_out`).
+    `tasks` are those of one period in issue order, which a run repeats. `losses` are the scalar values whose mean is the step's loss (one
+    per microbatch, or one per shard of a microbatch). `gradients` maps a parameter, or a value with a piece of one (`gradient_sources`), to
+    the operand with its complete gradient. `semantics` describes what differs from plain training. A plan that can only be predicted
+    may have one device for many (`classes`), and omit microbatches (`left_out`).
+
+    A run may go from one plan to another. It then follows each of the `earlier` plans for its number of `iterations`, completes them, and
+    continues with the next plan, at last with this one until the run ends (`sequence`). The plans have the parameters, buffers and
+    optimizer state in common.
     """
 
     strategy: str
-    segments: tuple[Segment, ...]
+    tasks: tuple[Task, ...]
     values: Mapping[str, Value]
     storages: Mapping[str, Storage]
     losses: tuple[str, ...] = ()
@@ -32,6 +35,74 @@ class PlanContents:
     semantics: Mapping[str, object] = field(default_factory=dict)
     classes: tuple[DeviceClass, ...] = ()
     left_out: LeftOut | None = None
+    iterations: int | None = None
+    earlier: tuple[Self, ...] = ()
+
+    @classmethod
+    def of_run(cls, parts: Sequence[tuple[tuple[Task, ...], int | None]], **contents: Any) -> Self:
+        """The last plan of a run that follows several, in order: their tasks and iterations. `contents`: other fields, of all together.
+
+        Every plan has the values that live as long as the job, and of the others those that its tasks use.
+        """
+        *before, (tasks, iterations) = parts
+        last = cls(tasks=tasks, iterations=iterations, **contents)
+        if not before:
+            return last
+        earlier = tuple(last._part(tasks, iterations) for tasks, iterations in before)
+        kept = last._part(tasks, iterations).values.keys() | {operand.value for operand in last.gradients.values()}
+        gone = {name for own in earlier for name in own.values} - kept
+        values = {name: value for name, value in last.values.items() if name not in gone}
+        held, free = ({value.storage for value in own} for own in (values.values(), (last.values[name] for name in gone)))
+        return replace(
+            last,
+            values=values,
+            storages={name: storage for name, storage in last.storages.items() if name in held or name not in free},
+            losses=tuple(name for name in last.losses if name not in gone),
+            earlier=earlier,
+        )
+
+    def _part(self, tasks: tuple[Task, ...], iterations: int | None) -> Self:
+        used = {operand.value for task in tasks for operand in (*task.inputs, *task.writes)}
+        values = {name: value for name, value in self.values.items() if name in used or value.kind in CARRIED_KINDS}
+        storages = {value.storage for value in values.values()}
+        return replace(
+            self,
+            tasks=tasks,
+            values=values,
+            storages={name: storage for name, storage in self.storages.items() if name in storages},
+            losses=tuple(name for name in self.losses if name in values),
+            gradients={name: operand for name, operand in self.gradients.items() if operand.value in values},
+            iterations=iterations,
+        )
+
+    @property
+    def sequence(self) -> tuple[Self, ...]:
+        """The plans that a run follows, in order, each without earlier ones. Most runs follow one plan: this one."""
+        return (*self.earlier, self._alone) if self.earlier else (self,)  # a plan that cached itself would never be freed
+
+    @cached_property
+    def _alone(self) -> Self:
+        return replace(self, earlier=())
+
+    @property
+    def together(self) -> Self:
+        """The plan with the values, storages and losses of all plans that the run follows."""
+        if not self.earlier:
+            return self
+        values = {name: value for own in self.sequence for name, value in own.values.items()}
+        storages = {name: storage for own in self.sequence for name, storage in own.storages.items()}
+        losses = tuple(dict.fromkeys(name for own in self.sequence for name in own.losses))
+        return replace(self, values=values, storages=storages, losses=losses)
+
+    def each(self, change: Callable[[Self], Self]) -> Self:
+        """The plan with each plan of its `sequence` changed."""
+        *earlier, last = map(change, self.sequence)
+        return replace(last, earlier=tuple(earlier))
+
+    def lasting(self, *iterations: int) -> Self:
+        """The same plans, each followed for another number of iterations."""
+        numbers = iter(iterations)
+        return self.each(lambda own: replace(own, iterations=next(numbers)))
 
     def derived(self, make: "Callable[..., T]", *arguments: object) -> T:
         """Return `make(self, *arguments)`, which is computed once and cached as long as the plan exists.
@@ -53,11 +124,6 @@ class PlanContents:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
-    def tasks(self) -> tuple[Task, ...]:
-        """The tasks of the last segment's period, in issue order; in most plans, all tasks."""
-        return self.segments[-1].tasks
-
-    @cached_property
     def body_keys(self) -> tuple[str, ...]:
         """Per task, the body's part of its cost key."""
         lists = {id(task.body): task for task in self.tasks if task.body.inner_ops}  # of each list of ops, which tasks may share, one
@@ -66,8 +132,8 @@ class PlanContents:
 
     @cached_property
     def every_task(self) -> tuple[Task, ...]:
-        """The tasks of all segments, one segment after another."""
-        return tuple(task for segment in self.segments for task in segment.tasks)
+        """The tasks of all plans that a run follows, those of one plan after those of another."""
+        return tuple(task for own in self.sequence for task in own.tasks) if self.earlier else self.tasks
 
     def require_whole(self) -> None:
         """Raise SchedcastError if the plan omits microbatches."""
@@ -84,40 +150,22 @@ class PlanContents:
                 Code.PLAN,
             )
 
+    def require_alone(self) -> None:
+        """Raise ValueError if the plan is the last of several that a run follows."""
+        if self.earlier:
+            raise ValueError(f"a run follows {len(self.earlier)} plans before that of {self.strategy!r}; take each of its `sequence`")
+
     def check_graph(self) -> None:
         """Raise SchedcastError if the host waits for one of the tasks: the launch of a graph issues everything at once."""
-        awaited = next((task for task in self.every_task if task.body.blocks_host), None)
+        awaited = next((task for task in self.tasks if task.body.blocks_host), None)
         if awaited is not None:
             raise SchedcastError(
                 f"{self.strategy}: the host waits for {awaited.name}, which a CUDA graph cannot; use --mode eager", Code.PLAN
             )
 
     @cached_property
-    def parts(self) -> tuple[Self, ...]:
-        """The plan's segments, each as a separate plan. All parts have the values that live as long as the job."""
-        return (self,) if len(self.segments) == 1 else tuple(self._part(segment) for segment in self.segments)
-
-    def _part(self, segment: Segment) -> Self:
-        used = {operand.value for task in segment.tasks for operand in (*task.inputs, *task.writes)}
-        values = {name: value for name, value in self.values.items() if name in used or value.kind in CARRIED_KINDS}
-        storages = {value.storage for value in values.values()}
-        return replace(
-            self,
-            segments=(segment,),
-            values=values,
-            storages={name: storage for name, storage in self.storages.items() if name in storages},
-            losses=tuple(name for name in self.losses if name in values),
-            gradients={name: operand for name, operand in self.gradients.items() if operand.value in values},
-        )
-
-    def with_repeats(self, *repeats: int) -> Self:
-        """The same plan with other numbers of iterations of its segments."""
-        segments = (replace(segment, repeat=count) for segment, count in zip(self.segments, repeats, strict=True))
-        return replace(self, segments=tuple(segments))
-
-    @cached_property
     def microbatches(self) -> int:
-        """The microbatches into which a step of the last segment divides the batch. Shards of one microbatch have one loss each."""
+        """The microbatches into which a step divides the batch. Shards of one microbatch have one loss each."""
         losses = set(self.losses)
         numbers = {task.microbatch for task in self.tasks if any(operand.value in losses for operand in task.writes)}
         return len(numbers) or len(losses)
@@ -151,7 +199,7 @@ class PlanContents:
     @cached_property
     def devices(self) -> tuple[str, ...]:
         """Devices in order of first use."""
-        return tuple(dict.fromkeys(task.device for segment in self.segments for task in segment.tasks))
+        return tuple(dict.fromkeys(task.device for task in self.every_task))
 
     @cached_property
     def members(self) -> dict[str, tuple[str, ...]]:
@@ -171,12 +219,11 @@ class PlanContents:
         """
         carried = {value.storage for value in self.values.values() if value.kind in CARRIED_KINDS}
         fed = {value.storage for value in self.values.values() if value.kind == INPUT}
-        for segment in self.segments:
-            written: set[str] = set()
-            for task in sorted(segment.tasks, key=lambda t: t.lag):  # the order in which an iteration runs them
-                read = {self.values[o.value].storage for o in task.inputs}
-                carried |= read - written - fed
-                written |= {self.values[o.value].storage for o in task.writes}
+        written: set[str] = set()
+        for task in sorted(self.tasks, key=lambda t: t.lag):  # the order in which an iteration runs them
+            read = {self.values[o.value].storage for o in task.inputs}
+            carried |= read - written - fed
+            written |= {self.values[o.value].storage for o in task.writes}
         return frozenset(carried)
 
     @cached_property

@@ -84,11 +84,11 @@ class Dependencies:
     `edges` and `waits` return the same list object for all periods of one kind, so that callers can key their own tables on it.
 
     >>> from simulator.plan.bodies.host import Host
-    >>> from simulator.plan.task import Segment, Storage, Value
+    >>> from simulator.plan.task import Storage, Value
     >>> w = Value("w", (1,), (1,), "float32", "cpu:0", "parameter", storage="w")
     >>> forward = Task("forward", Host(1.0), "cpu:0", reads=(w.operand(),))
     >>> update = Task("update", Host(1.0), "cpu:0", mutates=(w.operand(),))
-    >>> plan = Plan("tiny", (Segment((forward, update)),), {"w": w}, {"w": Storage("w", 4, "cpu:0")})
+    >>> plan = Plan("tiny", (forward, update), {"w": w}, {"w": Storage("w", 4, "cpu:0")})
     >>> of_forward, of_update = Dependencies(plan).edges(period=1)
     >>> of_forward  # the weights that the update of the period before wrote
     (Edge(index=1, delta=1, kind='raw'),)
@@ -97,7 +97,7 @@ class Dependencies:
     """
 
     def __init__(self, plan: Plan, tasks: tuple[Task, ...] | None = None, receives: str = FREE):
-        """Derive the edges of `tasks` (default: the plan's last segment).
+        """Derive the edges of `tasks` (default: the plan's).
 
         `receives`: as in `Machine`. If receives block, a message between two devices also comes after the one before it (`plan.messages`).
         """

@@ -1,16 +1,21 @@
-"""A plan as a JSON document and back, without loss. Fields at their defaults are omitted."""
+"""A plan as a JSON document and back, without loss. Fields at their defaults are omitted.
+
+The document has a segment for each plan of the run (`Plan.sequence`): its tasks, and the number of its iterations. The other fields are
+those of all plans together.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from simulator.plan.dependencies import box
 from simulator.plan.plan import Plan
-from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, DeviceClass, HasOperands, LeftOut, Operand, Segment, Storage, Task, Value
+from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, DeviceClass, HasOperands, LeftOut, Operand, Storage, Task, Value
 from traces.errors import SchedcastError, UnusableFileError
 from traces.files import first_fault
 
@@ -19,7 +24,7 @@ SCHEMA = "schedcast.plan/1"
 _MOST_LAUNCHES, _MOST_WORK, _LARGEST_EXTENT = 2**40, 1e30, 2**63
 #: A petabyte: no tensor is larger, and sums of bytes stay within 64 bits.
 LARGEST_STORAGE = 2**50
-#: The largest lag of a segment, alone and times its tasks: this many periods and executions pass before the steady state.
+#: The largest lag of a plan, alone and times its tasks: this many periods and executions pass before the steady state.
 _LARGEST_LAG, _MOST_LAGGING = 1000, 1_000_000
 
 
@@ -32,15 +37,16 @@ def dump(plan: Plan) -> dict[str, Any]:
         content = dict(getattr(plan, field))
         if not _is_json(content):
             raise SchedcastError(f"the plan's {field} are not JSON data ({content!r}); use lists, strings, numbers and dictionaries")
+    together = plan.together
     only_predicted = {} if not plan.classes else {"classes": [_plain(each) for each in plan.classes]}
     only_predicted |= {} if plan.left_out is None else {"left_out": _plain(plan.left_out)}
     return {
         "schema": SCHEMA,
         "strategy": plan.strategy,
-        "segments": [{"tasks": [_plain(task) for task in segment.tasks], "repeat": segment.repeat} for segment in plan.segments],
-        "values": [_plain(value) for value in plan.values.values()],
-        "storages": [_plain(storage) for storage in plan.storages.values()],
-        "losses": list(plan.losses),
+        "segments": [{"tasks": [_plain(task) for task in own.tasks], "repeat": own.iterations} for own in plan.sequence],
+        "values": [_plain(value) for value in together.values.values()],
+        "storages": [_plain(storage) for storage in together.storages.values()],
+        "losses": list(together.losses),
         "gradients": {name: _plain(operand) for name, operand in plan.gradients.items()},
         "options": dict(plan.options),
         "semantics": dict(plan.semantics),
@@ -53,7 +59,8 @@ def load(document: Any) -> Plan:
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise UnusableFileError(f"this is not a plan (expected schema {SCHEMA}, found {str(schema)[:60]!r}); check the file")
-    contents, document = {}, {"classes": [], **document}
+    contents: dict[str, Any] = {}
+    document = {"classes": [], **document}
     for name, adapter in _adapters().items():
         try:
             contents[name] = adapter.validate_python(document.get(name))
@@ -61,10 +68,21 @@ def load(document: Any) -> Plan:
             raise UnusableFileError(f"the plan's {name} are damaged {first_fault(error)}; make the plan again") from error
     for name in ("values", "storages"):
         contents[name] = {item.name: item for item in contents[name]}
-    plan = Plan(**contents)
-    for fault in _faults(plan, document):
+    segments = contents.pop("segments")
+    if not segments:
+        raise UnusableFileError("the plan is damaged: it has no segments; make the plan again")
+    plan = Plan.of_run([(segment.tasks, segment.repeat) for segment in segments], **contents)
+    for fault in chain(_doubled(contents, document), *map(_faults, plan.sequence)):
         raise UnusableFileError(f"the plan is damaged: {' '.join(fault.split())}; make the plan again")
     return plan
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """A plan of the run, in the document."""
+
+    tasks: tuple[Task, ...]
+    repeat: int | None = None
 
 
 @cache
@@ -72,7 +90,7 @@ def _adapters() -> dict[str, TypeAdapter]:
     """How each field of the document is read. Bodies are read by `Body`, which discovers their kinds."""
     return {
         "strategy": TypeAdapter(str),
-        "segments": TypeAdapter(tuple[Segment, ...], config=ConfigDict(allow_inf_nan=False)),
+        "segments": TypeAdapter(tuple[_Segment, ...], config=ConfigDict(allow_inf_nan=False)),
         "values": TypeAdapter(tuple[Value, ...]),
         "storages": TypeAdapter(tuple[Storage, ...]),
         "losses": TypeAdapter(tuple[str, ...]),
@@ -109,13 +127,14 @@ def _plain(item: Any) -> Any:
     return item
 
 
-def _faults(plan: Plan, document: dict) -> Iterator[str]:
-    """Faults that the types alone do not exclude, in everything that the rest of the program assumes about a plan."""
-    if not plan.segments:
-        yield "it has no segments"
+def _doubled(contents: Mapping[str, Any], document: dict) -> Iterator[str]:
     for name in ("values", "storages"):
-        if len(getattr(plan, name)) != len(document[name]):
+        if len(contents[name]) != len(document[name]):
             yield f"two {name} have the same name"
+
+
+def _faults(plan: Plan) -> Iterator[str]:
+    """Faults that the types alone do not exclude, in everything that the rest of the program assumes about a plan."""
     for storage in plan.storages.values():
         if not 0 <= storage.bytes <= LARGEST_STORAGE:
             yield f"storage {storage.name} has {storage.bytes} bytes"
@@ -138,12 +157,10 @@ def _faults(plan: Plan, document: dict) -> Iterator[str]:
             yield "what is left out is not of its microbatches"
         if any(name not in plan.storages for names in left.inputs.values() for name in names):
             yield "it leaves out inputs without a storage"
-    for segment in plan.segments:
-        largest = max((task.lag for task in segment.tasks), default=0)
-        if largest > _LARGEST_LAG or largest * len(segment.tasks) > _MOST_LAGGING:
-            yield f"a segment of {len(segment.tasks)} tasks has too large a lag"
-        for task in segment.tasks:
-            yield from _task_faults(plan, task)
+    if plan.largest_lag > _LARGEST_LAG or plan.largest_lag * len(plan.tasks) > _MOST_LAGGING:
+        yield f"a segment of {len(plan.tasks)} tasks has too large a lag"
+    for task in plan.tasks:
+        yield from _task_faults(plan, task)
 
 
 def _task_faults(plan: Plan, task: Task) -> Iterator[str]:

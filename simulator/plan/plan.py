@@ -21,10 +21,9 @@ class Plan(PlanContents):
     """What a strategy decided. Its fields are those of `PlanContents`.
 
     >>> from simulator.plan.bodies.host import Host
-    >>> from simulator.plan.task import Segment
     >>> from simulator.plan.text import outline
     >>> tasks = Task("forward", Host(1.0), "cpu:0"), Task("backward", Host(2.0), "cpu:0", after=("forward",), phase="backward")
-    >>> print(outline(Plan("tiny", (Segment(tasks),), values={}, storages={})), end="")
+    >>> print(outline(Plan("tiny", tasks, values={}, storages={})), end="")
     plan tiny
     <BLANKLINE>
     2 tasks a period
@@ -36,16 +35,16 @@ class Plan(PlanContents):
     def keys(self, machine: Machine) -> dict[str, Task]:
         """Every cost key the plan needs on `machine`, with the first task that needs it. Keys end in the device's SM count."""
         keys: dict[str, Task] = {}
-        for segment in self.segments:
-            for task in segment.tasks:
-                keys.setdefault(cost_key(task, machine), task)
+        for task in self.every_task:
+            keys.setdefault(cost_key(task, machine), task)
         return keys
 
     def validate(self, machine: Machine) -> None:
         """Raise PlanError, with a drawing of the lanes around the fault, if the plan cannot run on `machine`."""
         checked = (tuple((device.name, device.priority_levels) for device in machine.devices), machine.receives)  # what `check` reads of it
         if checked not in self._valid_on:
-            check(self, machine)
+            for own in self.sequence:
+                check(own, machine)
             self._valid_on.add(checked)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The parts of a plan as plain data: operands, values on storages, task bodies, tasks and segments.
+"""The parts of a plan as plain data: operands, values on storages, task bodies and tasks.
 
 Finds every kind of task body. Bodies build on plans, so this module knows their package by name alone.
 """
@@ -384,11 +384,3 @@ class LeftOut:
     def repeats(self, microbatch: int, period: int) -> bool:
         """Whether a microbatch of the plan is one of the last `period` ones, which the omitted ones repeat."""
         return self.shown - 1 - period <= microbatch % self.shown < self.shown - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Tasks of one period in issue order, and the number of iterations they are repeated for (None: as many as the run has)."""
-
-    tasks: tuple[Task, ...]
-    repeat: int | None = None

@@ -56,25 +56,26 @@ SCHEMA = "schedcast.plan-text/1"
 def render(plan: Plan) -> str:
     """The whole plan as text. Raises SchedcastError if options or semantics are not JSON data."""
     document = json.dump(plan)
-    own = {name: value.operand() for name, value in plan.values.items()}
+    together = plan.together
+    own = {name: value.operand() for name, value in together.values.items()}
     headers = [["strategy", word(plan.strategy)], ["options", field_text(document["options"])]]
     headers.append(["semantics", field_text(document["semantics"])])
     headers += [[name, field_text(document[name])] for name in ("classes", "left_out") if name in document]
-    if plan.losses:
-        headers.append(["losses", ", ".join(map(word, plan.losses))])
-    storages = [[word(storage.name), str(storage.bytes), word(storage.device)] for storage in plan.storages.values()]
+    if together.losses:
+        headers.append(["losses", ", ".join(map(word, together.losses))])
+    storages = [[word(storage.name), str(storage.bytes), word(storage.device)] for storage in together.storages.values()]
     gradients = [[word(name), full_operand_text(operand, own.get(operand.value))] for name, operand in plan.gradients.items()]
     blocks = [
         [SCHEMA, *(f"{name:<9}  {content}" for name, content in headers)],
         _section("storages", ("# storage", "bytes", "device"), storages),
         _section(
-            "values", ("# value", "kind", "device", "geometry", "storage and source"), [_value_cells(v) for v in plan.values.values()]
+            "values", ("# value", "kind", "device", "geometry", "storage and source"), [_value_cells(v) for v in together.values.values()]
         ),
         _section("gradients", ("# parameter", "operand"), gradients),
     ]
-    for segment, entry in zip(plan.segments, document["segments"], strict=True):
-        title = "segment" if segment.repeat is None else f"segment repeat={segment.repeat}"
-        rows = [_task_cells(task, data["body"], own) for task, data in zip(segment.tasks, entry["tasks"], strict=True)]
+    for each, entry in zip(plan.sequence, document["segments"], strict=True):
+        title = "segment" if each.iterations is None else f"segment repeat={each.iterations}"
+        rows = [_task_cells(task, data["body"], own) for task, data in zip(each.tasks, entry["tasks"], strict=True)]
         blocks.append(_section(title, COLUMNS, rows))
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
@@ -86,10 +87,10 @@ def outline(plan: Plan) -> str:
     for title, contents in (("options", plan.options), ("semantics", differing)):
         if contents:
             blocks[0].append(f"  {title:<9}  {', '.join(f'{name}={content}' for name, content in contents.items())}")
-    for segment in plan.segments:
-        count = f"{len(segment.tasks)} tasks a period"
-        title = count if segment.repeat is None else f"{count}, {segment.repeat} periods"
-        blocks.append([title, *(f"  {line}" for line in abridged_lines(segment.tasks))])
+    for each in plan.sequence:
+        count = f"{len(each.tasks)} tasks a period"
+        title = count if each.iterations is None else f"{count}, {each.iterations} periods"
+        blocks.append([title, *(f"  {line}" for line in abridged_lines(each.tasks))])
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 

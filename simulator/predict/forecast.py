@@ -15,12 +15,11 @@ from simulator.engine.costs.model import CostModel
 from simulator.engine.memory.contents import at_peak, with_memory
 from simulator.engine.memory.over_time import bytes_by_memory, excess_bytes, memory_needs
 from simulator.engine.scenario import Scenario
-from simulator.engine.segments import SimulatedSegment, phases, shown_iterations, switching, weights
 from simulator.engine.simulation import Simulation
+from simulator.engine.switch import Simulated, phases, shown_iterations, switching, weights
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.plan.task import Segment
 from simulator.predict.discrepancy import shipped_discrepancy, step_accuracy
 from simulator.predict.intervals import (
     Interval,
@@ -53,13 +52,13 @@ NONE: Mapping[str, str] = MappingProxyType({})
 class Forecast:
     """A plan's predicted timeline, with its interval, costs and memory.
 
-    `scenario`: what is predicted, with a cost for each task of all segments. `sensitivity`: what the step time depends on.
+    `scenario`: what is predicted, with a cost for each of `Plan.every_task`. `sensitivity`: what the step time depends on.
     `simulate_wall_s`: wall time of the simulation, from resolved costs to the last event. `memory_bytes`: by the name of each memory of the
     machine, the most bytes that its devices have allocated together at one moment. `reserved_bytes`: by the name of each GPU's memory, the
     most that PyTorch's allocator reserves of it for them (`engine.memory.caching`); empty if the tensors alone do not fit. `parts`: where
-    the time of a step goes. `phases`: of a plan of several segments, the first iteration and the seconds per step of each. `rounds_error`:
-    the standard error of the logarithm of the step time, if that is a mean over several samplings of the costs (see `rounds`). `float32`:
-    the precision of dense kernels on float32 operands, as in `CostModel`.
+    the time of a step goes. `phases`: of a run that follows several plans, the first iteration and the seconds per step of each.
+    `rounds_error`: the standard error of the logarithm of the step time, if that is a mean over several samplings of the costs (see
+    `rounds`). `float32`: the precision of dense kernels on float32 operands, as in `CostModel`.
     """
 
     scenario: Scenario
@@ -87,7 +86,7 @@ class Forecast:
 
     @property
     def costs(self) -> Sequence[Cost]:
-        """One for each task of all segments."""
+        """One for each of `Plan.every_task`."""
         return self.scenario.costs
 
     @property
@@ -152,11 +151,11 @@ def forecast(plan: Plan, target: Target) -> Forecast:
     target = target.running(plan)
     with gc_paused():  # once for all parts: each end of a pause walks the heap
         plan.validate(target.machine)
-        return _forecast(target.scenario(plan), target.costs) if len(plan.segments) == 1 else _forecast_segments(plan, target)
+        return _forecast_run(plan, target) if plan.earlier else _forecast(target.scenario(plan), target.costs)
 
 
 def _forecast(scenario: Scenario, model: CostModel) -> Forecast:
-    """Predict a plan of one segment."""
+    """Predict a plan."""
     plan, simulation = scenario.plan, Simulation(scenario).play()
     timeline = simulation.timeline()
     rounds_error, steps_s = 0.0, steps_in_rounds(scenario, model.sampled)
@@ -197,7 +196,7 @@ def _whole_shares(group: Group, costs: Sequence[Cost], model: CostModel, shown: 
     """The origin of a step's task seconds. `shown`: of those that the plan shows."""
     plan = group.plan
     own = [(task, cost) for task, cost in zip(plan.tasks, costs, strict=True) if task.name in group.tasks]
-    part = replace(plan, segments=(Segment(tuple(task for task, _ in own)),))
+    part = replace(plan, tasks=tuple(task for task, _ in own))
     weights = [sum(cost.cold_s for cost in costs), group.count * sum(cost.cold_s for _, cost in own)]
     return weighted_shares(list(zip(weights, (shown, Shares(**model.shares(part, [cost for _, cost in own]))), strict=True)))
 
@@ -211,19 +210,19 @@ def _allocated(scenario: Scenario, timeline: Timeline) -> tuple[dict[str, int], 
     return held, {} if excess_bytes(memory_needs(held, scenario.machine)) > 0 else scenario.reserved_bytes
 
 
-def _forecast_segments(plan: Plan, target: Target) -> Forecast:
-    """Predict a plan of several segments, by predicting each; see `engine.segments`."""
-    forecasts = [_forecast(target.scenario(part), target.costs) for part in plan.parts]
-    segments = []
+def _forecast_run(plan: Plan, target: Target) -> Forecast:
+    """Predict a run that follows several plans: the mean of their forecasts, weighted as `engine.switch` says."""
+    forecasts = [_forecast(target.scenario(own), target.costs) for own in plan.sequence]
+    run = []
     for own in forecasts:
         short = Simulation(own.scenario, shown_iterations(own.plan)).play().timeline()
-        segments.append(SimulatedSegment(own.plan, own.timeline, short, last=own is forecasts[-1]))
-    shown = [_with_kinds(own.scenario, segment.at_switch) for segment, own in zip(segments, forecasts, strict=True)]
-    factors = weights(segments)
-    seconds = [segment.iterations * sum(cost.cold_s for cost in own.costs) for segment, own in zip(segments, forecasts, strict=True)]
+        run.append(Simulated(own.plan, own.timeline, short, last=own is forecasts[-1]))
+    shown = [_with_kinds(own.scenario, simulated.at_switch) for simulated, own in zip(run, forecasts, strict=True)]
+    factors = weights(run)
+    seconds = [simulated.iterations * sum(cost.cold_s for cost in own.costs) for simulated, own in zip(run, forecasts, strict=True)]
     return Forecast(
         replace(forecasts[0].scenario, plan=plan, costs=[cost for own in forecasts for cost in own.costs]),
-        timeline=switching(segments, shown),
+        timeline=switching(run, shown),
         shares=weighted_shares([(own_s, own.shares) for own_s, own in zip(seconds, forecasts, strict=True)]),
         simulate_wall_s=sum(own.simulate_wall_s for own in forecasts),
         sensitivity=WeightedSensitivity([(factor, own.sensitivity) for factor, own in zip(factors, forecasts, strict=True)]),
@@ -231,7 +230,7 @@ def _forecast_segments(plan: Plan, target: Target) -> Forecast:
         reserved_bytes=most([own.reserved_bytes for own in forecasts]),
         at_peak=highest([own.at_peak for own in forecasts]),
         parts=weighted_parts([(factor, own.parts) for factor, own in zip(factors, forecasts, strict=True)]),
-        phases=phases(segments),
+        phases=phases(run),
         rounds_error=max(own.rounds_error for own in forecasts),
         float32=target.costs.precision,
     )
@@ -293,7 +292,7 @@ def memories_of(job: Job, text: str, target: Target, shared: Mapping[str, str] =
 
     def predict(few: int) -> tuple[MemoryNeed, ...]:
         plan = plan_of(job, text, target, shared, few)
-        if len(plan.segments) > 1 or plan.left_out is not None:
+        if plan.earlier or plan.left_out is not None:
             return forecast(plan, target).memories
         own = target.running(plan)
         plan.validate(own.machine)

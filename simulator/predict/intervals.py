@@ -15,7 +15,7 @@ A discrepancy is the error that remains when all costs are right (see `discrepan
 has its strategy's discrepancy instead. An accuracy is the known error of predictions of this kind (see `published`). No interval is
 narrower.
 
-A plan of several segments has the sensitivity of each, weighted: what belongs to a step of segment i counts `engine.segments.weights`[i]
+A run that follows several plans has the sensitivity of each, weighted: what belongs to a step of plan i counts `engine.switch.weights`[i]
 times, so that parts and sources add up to the plan's step time. A drain counts like the number of steady periods that take equally long.
 
 Where lanes wait for each other, the slowest one determines the step, and it differs from step to step. Median costs do not show that: a
@@ -168,7 +168,7 @@ def clipped_seconds(span: CriticalSpan, window_s: tuple[float, float]) -> float:
 
 @dataclass(frozen=True)
 class WeightedSensitivity:
-    """What the step time of a plan of several segments depends on. `parts`: (weight, that of the segment's own step)."""
+    """What a step time that is a weighted sum of others depends on. `parts`: (weight, that of the other step)."""
 
     parts: Sequence[tuple[float, "Sensitivity | WeightedSensitivity"]]
 
@@ -178,12 +178,12 @@ class WeightedSensitivity:
         return sum(weight * part.step_s for weight, part in self.parts)
 
     def draws(self) -> np.ndarray:
-        """Draws of the step time, shape (DRAWS,). The error of a source is the same in all segments."""
+        """Draws of the step time, shape (DRAWS,). The error of a source is the same in all parts."""
         return sum((weight * part.draws() for weight, part in self.parts), np.zeros(DRAWS))
 
 
 def weighted_parts(parts: Sequence[tuple[float, StepParts]]) -> StepParts:
-    """The parts of the plan's step. `parts`: (weight, those of the segment's own step)."""
+    """The parts of such a step. `parts`: (weight, those of the other step)."""
     on_path: dict[str, float] = defaultdict(float)
     work: dict[str, float] = defaultdict(float)
     for weight, part in parts:
@@ -195,22 +195,22 @@ def weighted_parts(parts: Sequence[tuple[float, StepParts]]) -> StepParts:
 
 
 def weighted_shares(shares: Sequence[tuple[float, Shares]]) -> Shares:
-    """The origin of the run's task seconds. `shares`: (task seconds of the segment in the run, shares of these)."""
+    """The origin of task seconds. `shares`: (some of the seconds, shares of these)."""
     total_s = sum(seconds for seconds, _ in shares) or 1.0
     return Shares(**{name: sum(s * getattr(own, name) for s, own in shares) / total_s for name in Shares.model_fields})
 
 
 def highest(peaks: Sequence[Sequence[AtPeak]]) -> tuple[AtPeak, ...]:
-    """By device, the contents of its memory at the highest of the segments' peaks."""
+    """By device, the contents of its memory at the highest of several plans' peaks."""
     by_device: dict[str, AtPeak] = {}
-    for peak in (peak for of_segment in peaks for peak in of_segment):
+    for peak in (peak for of_plan in peaks for peak in of_plan):
         if peak.device not in by_device or peak.bytes > by_device[peak.device].bytes:
             by_device[peak.device] = peak
     return tuple(by_device.values())
 
 
 def most(held: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """By name, the most bytes of any segment."""
+    """By name, the most bytes of any plan."""
     return {name: max(each.get(name, 0) for each in held) for name in dict.fromkeys(name for each in held for name in each)}
 
 

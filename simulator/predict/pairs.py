@@ -70,15 +70,19 @@ def predicted_side(side: Side) -> Forecast:
 
 
 def _changed(plan: Plan, change: Callable[[Sequence[Task]], Iterable[Task]]) -> Plan:
-    """The plan with the tasks of each segment changed by `change`."""
-    return replace(plan, segments=tuple(replace(part, tasks=tuple(change(part.tasks))) for part in plan.segments))
+    """The plan with its tasks changed by `change`."""
+    return plan.each(lambda own: replace(own, tasks=tuple(change(own.tasks))))
 
 
 def of_phases(plan: Plan, phases: Sequence[str]) -> Plan:
     """The plan with the tasks of these phases alone. The values that other tasks write, such as gradients, become inputs."""
-    gone = {o.value for part in plan.segments for task in part.tasks if task.phase not in phases for o in task.writes}
-    values = {name: replace(value, kind=INPUT) if name in gone else value for name, value in plan.values.items()}
-    return replace(_changed(plan, lambda tasks: [task for task in tasks if task.phase in phases]), values=values)
+
+    def changed(own: Plan) -> Plan:
+        gone = {o.value for task in own.tasks if task.phase not in phases for o in task.writes}
+        values = {name: replace(value, kind=INPUT) if name in gone else value for name, value in own.values.items()}
+        return replace(own, tasks=tuple(task for task in own.tasks if task.phase in phases), values=values)
+
+    return plan.each(changed)
 
 
 def judged(pair: Pair, predict: Callable[[Side], Forecast] = predicted_side) -> Judgment:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.plan.bodies.host import Recorded
 from simulator.plan.plan import Plan
-from simulator.plan.task import COLLECTIVE, FORWARD, TRANSFER, UPDATE, Segment, Task
+from simulator.plan.task import COLLECTIVE, FORWARD, TRANSFER, UPDATE, Task
 from simulator.replay.compare import boundaries, times_of
 from simulator.replay.nodes import ARRIVAL, GRAPH_PAUSE, HOST, LOST_LAUNCH, Graph, Node, add_threads, rank_prefix, short_name
 from simulator.replay.ranks import joined, transfer_s
@@ -103,7 +103,7 @@ class _Builder:
                 self.graph.nodes[self.work_nodes[number][index]].after += all_arrivals
         tasks, order = self.graph.tasks()
         self._note(groups, alone)
-        plan = Plan("replay", (Segment(tuple(tasks)),), {}, {})
+        plan = Plan("replay", tuple(tasks), {}, {})
         spans = [
             Span(task.name, task.device, lane_name(task), *times_s, span_phase(task), task.layer)
             for task, position in zip(tasks, order, strict=True)

@@ -103,12 +103,11 @@ def simulated_times(replay: Replay) -> dict[str, tuple[float, float]]:
 
     >>> from simulator.machine.machine import Device, Memory
     >>> from simulator.plan.bodies.host import Host, Recorded
-    >>> from simulator.plan.task import Segment
     >>> devices = Device("host", "cpu", 1, {}, "ram"), Device("cuda:0", "gpu", 132, {}, "hbm")
     >>> machine = Machine("recorded", devices, (Memory("ram", 0, 1.0, 0), Memory("hbm", 0, 1.0, 0)))
     >>> launch = Task("launch", Host(1.0, "cudaLaunchKernel"), "host")
     >>> kernel = Task("gemm", Recorded("gemm", "kernel", duration_s=3.0), "cuda:0", after=("launch",))
-    >>> simulated_times(Replay(Plan("replay", (Segment((launch, kernel)),), {}, {}), machine, steps=(), notes=()))
+    >>> simulated_times(Replay(Plan("replay", (launch, kernel), {}, {}), machine, steps=(), notes=()))
     {'launch': (0.0, 1.0), 'gemm': (1.0, 4.0)}
     """
     gaps = {device.name: device.task_overhead_s for device in replay.machine.devices}

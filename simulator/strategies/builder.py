@@ -31,7 +31,6 @@ from simulator.plan.task import (
     UPDATE,
     DeviceClass,
     Operand,
-    Segment,
     Task,
     Value,
 )
@@ -494,7 +493,7 @@ class PlanBuilder(CopyValues):
         tensors = merged([*(builder.tensors for builder in (self, *others)), *shards])
         plan = Plan(
             strategy=strategy,
-            segments=(Segment(tuple(tasks)),),
+            tasks=tuple(tasks),
             values=tensors.values,
             storages=tensors.storages,
             losses=tuple(name for builder in (self, *others) for name in builder.losses),

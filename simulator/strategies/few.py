@@ -60,9 +60,8 @@ def with_left_out(plan: Plan, count: int, shown: int, period: int = 1) -> Plan:
             copies[fetch.name] = [_fetched(fetch, number, copied) for number in range(count)]
     tasks = [each for task in plan.tasks for each in (task, *copies.get(task.name, ()))]
     left = LeftOut(count, shown, period, inputs)
-    segments = (replace(plan.segments[0], tasks=tuple(tasks)),)
     return replace(
-        plan, segments=segments, values=values, storages=storages, semantics={**plan.semantics, "shown": left.words}, left_out=left
+        plan, tasks=tuple(tasks), values=values, storages=storages, semantics={**plan.semantics, "shown": left.words}, left_out=left
     )
 
 

@@ -20,7 +20,7 @@ from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
 from simulator.model.workloads.registry import language_model
 from simulator.plan.plan import Plan
-from simulator.plan.task import Segment, Task
+from simulator.plan.task import Task
 from simulator.plan.tensors import merged
 from simulator.strategies.builder import Gradients, kept_by
 from simulator.strategies.data_parallel import check_replicas, folds, interleaved, replica_builders, whole_counts
@@ -204,7 +204,7 @@ class ShardedReplicas:
             notes["divided"] = self._division()
         plan = Plan(
             strategy=NAME,
-            segments=(Segment((*interleaved(fetches), *tasks, *updates)),),
+            tasks=(*interleaved(fetches), *tasks, *updates),
             values=tensors.values,
             storages=tensors.storages,
             losses=tuple(name for builder in self.builders for name in builder.losses),

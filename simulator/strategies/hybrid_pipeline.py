@@ -12,41 +12,39 @@ from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import ListedOp, OpList
 from simulator.plan.plan import Plan
-from simulator.plan.task import CARRIED_KINDS, Operand, Segment, Storage, Task, Value
+from simulator.plan.task import CARRIED_KINDS, Operand, Storage, Task, Value
 from simulator.strategies import stale_pipeline
 from simulator.strategies.options import option_values
 from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.planning import DrainingOptions, cut, microbatches_in, named, scheduled
 from traces.errors import SchedcastError
 
-# Joins plans of one job, which a run follows one after another, into a plan of several segments.
-
 
 def in_turn(strategy: str, plans: Sequence[tuple[Plan, int]], options: Mapping[str, object], semantics: Mapping[str, object]) -> Plan:
-    """Return the plan that follows each of `plans` for its number of iterations.
+    """Return the plan of a run that follows each of `plans` of one job for its number of iterations (`Plan.earlier`).
 
-    Parameters, buffers and optimizer state of one name are the same values in all segments, so a segment continues with those of the
-    previous segment. Every other name of a later plan gets a prime for each plan before it: `relu'` is the op `relu` of the second one.
-    Raises ValueError if two plans carry different values under one name.
+    Parameters, buffers and optimizer state of one name are the same values in all plans, so a plan continues with those of the previous
+    one. Every other name of a later plan gets a prime for each plan before it: `relu'` is the op `relu` of the second one. Raises
+    ValueError if two plans carry different values under one name.
     """
     values: dict[str, Value] = {}
     storages: dict[str, Storage] = {}
     losses: list[str] = []
-    segments: list[Segment] = []
+    parts: list[tuple[tuple[Task, ...], int]] = []
     gradients: dict[str, Operand] = {}
-    for number, (plan, repeat) in enumerate(plans):
+    for number, (plan, iterations) in enumerate(plans):
         own = _primed(plan, "'" * number)
         for name in values.keys() & own.values.keys():
             if values[name] != own.values[name] or storages[values[name].storage] != own.storages[own.values[name].storage]:
-                raise ValueError(f"two segments of {strategy} carry different values called {name!r}")
+                raise ValueError(f"two plans of {strategy} carry different values called {name!r}")
         values |= own.values
         storages |= own.storages
         losses += own.losses
         gradients = dict(own.gradients)
-        segments.append(Segment(own.tasks, repeat))
-    return Plan(
-        strategy,
-        segments=tuple(segments),
+        parts.append((own.tasks, iterations))
+    return Plan.of_run(
+        parts,
+        strategy=strategy,
         values=values,
         storages=storages,
         losses=tuple(losses),
@@ -82,7 +80,7 @@ def _primed(plan: Plan, primes: str) -> Plan:
     values = [value if name in carried else replace(value, name=name + primes) for name, value in plan.values.items()]
     return replace(
         plan,
-        segments=(Segment(tuple(map(primed, plan.tasks))),),
+        tasks=tuple(map(primed, plan.tasks)),
         values={value.name: replace(value, storage=storage(value.storage)) for value in values},
         storages={storage(name): replace(each, name=storage(name)) for name, each in plan.storages.items()},
         losses=tuple(name + primes for name in plan.losses),
@@ -134,7 +132,7 @@ class Options(stale_pipeline.Options):
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
-    """Two segments: the stale pipeline, then the synchronous one on the same devices. Raises SchedcastError as both do."""
+    """Return the stale pipeline's plan and then the synchronous one's, on the same devices. Raises SchedcastError as both do."""
     forward, backward = stale_pipeline.devices(NAME, machine, options)
     stale = stale_pipeline.stale(
         NAME, job, machine, costs=costs, options=replace(options, microbatches=0), forward=forward, backward=backward

@@ -18,7 +18,7 @@ from simulator.model.job import Job
 from simulator.plan.bodies.copy import KERNEL, Copy
 from simulator.plan.bodies.host import HookName
 from simulator.plan.plan import Plan
-from simulator.plan.task import BACKWARD, COLLECTIVE, Operand, Segment, Task
+from simulator.plan.task import BACKWARD, COLLECTIVE, Operand, Task
 from simulator.plan.tensors import merged
 from simulator.strategies.data_parallel import interleaved, whole_counts
 from simulator.strategies.layout import Layout
@@ -93,7 +93,7 @@ class _Loop:
         notes: dict[str, object] = {"staleness": 0, "replicas": self.layout.replicas, "shards": self.layout.size}
         plan = Plan(
             strategy=NAME,
-            segments=(Segment(tuple(self._tasks)),),
+            tasks=tuple(self._tasks),
             values=tensors.values,
             storages=tensors.storages,
             losses=tuple(name for build in self.builders for name in build.losses),

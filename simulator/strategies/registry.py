@@ -135,7 +135,7 @@ def _on_machine(name: str, plan: PlanFunction, uses_costs: bool) -> PlanFunction
         _check_size(name, job, options)
         made = plan(job, machine, costs, options)
         _check_counts(name, made)
-        if (tasks := sum(len(segment.tasks) for segment in made.segments)) > MOST_TASKS:
+        if (tasks := len(made.every_task)) > MOST_TASKS:
             raise SchedcastError(
                 f"{name}: {tasks:,} tasks in a step on {len(made.devices)} devices, more than the {MOST_TASKS:,} that can be simulated in a"
                 " minute; choose fewer devices or microbatches"

@@ -34,9 +34,8 @@ def by_rank(tasks: Sequence[Task], dependencies: Dependencies, rank: Callable[[T
 
     Tasks of equal rank keep their order. `dependencies`: those of a plan of these tasks in their present order.
 
-    >>> from simulator.plan.task import Segment
     >>> tasks = [Task(name, Host(1.0), "cuda:0", after=after) for name, after in (("2.dW", ()), ("2.dX", ()), ("1.dX", ("2.dX",)))]
-    >>> dependencies = Dependencies(Plan("tiny", (Segment(tuple(tasks)),), {}, {}))
+    >>> dependencies = Dependencies(Plan("tiny", tuple(tasks), {}, {}))
     >>> [task.name for task in by_rank(tasks, dependencies, lambda task: task.name.endswith("dW"))]  # what nothing waits for comes last
     ['2.dX', '1.dX', '2.dW']
     """

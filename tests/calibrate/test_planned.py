@@ -78,7 +78,7 @@ def by_cost(monkeypatch):
         known = not costs.missing(plain)
         tasks = tuple(replace(task, stream=int(known and task.phase == "update")) for task in plain.tasks)
         kinds.append("measured" if known else "guessed")
-        return replace(plain, strategy="by-cost", segments=(replace(plain.segments[0], tasks=tasks),))
+        return replace(plain, strategy="by-cost", tasks=tasks)
 
     discovered = {name: strategies.get(name) for name in strategies.names(1)}
     discovered["by-cost"] = strategies.Strategy("by-cost", "for this test", baseline.options_type, plan, "by-cost", uses_costs=True)

@@ -16,7 +16,8 @@ from calibrate.rounds import Candidate, run_rounds
 from calibrate.testbed import no_progress, units_in_round
 from calibrate.testbeds import wait_until_quiet
 from executors.measured import ChunkTimes
-from executors.run import WARM_UP
+from executors.program import WARM_UP
+from simulator.plan.plan import Plan
 
 
 class Machine:
@@ -128,7 +129,7 @@ class RecordingTestbed:
 
 
 def rounds_of(testbed: RecordingTestbed, rounds: int = 2, **options):
-    plans = [SimpleNamespace(strategy=name) for name in ("baseline", "owt")]
+    plans = [Plan(name, (), {}, {}) for name in ("baseline", "owt")]
     candidates = [Candidate(plan, testbed.program(plan.strategy)) for plan in (*plans, plans[0])]
     return run_rounds(candidates, testbed, testbed, no_progress, rounds, **options)
 

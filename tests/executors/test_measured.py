@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executors.measured import critical_reference_s, ends_from_start, lengths, period_ends, step_without_reference_s
-from executors.run import Measured
+from executors.measured import Measured, critical_reference_s, ends_from_start, lengths, period_ends, step_without_reference_s
 
 
 def times(*rows: tuple[int, int, float, float, int, float]) -> list[Measured]:

@@ -151,9 +151,8 @@ def test_the_comparison_notices_a_missing_update(two_cores, backend):
     job = made(MODELS[0])
     built = job.build()
     plan = planned("forward-fusion", job, two_cores)
-    (segment,) = plan.segments
-    first = next(task for task in segment.tasks if task.phase == "update")
-    broken = replace(plan, segments=(replace(segment, tasks=tuple(t for t in segment.tasks if t is not first)),))
+    first = next(task for task in plan.tasks if task.phase == "update")
+    broken = replace(plan, tasks=tuple(t for t in plan.tasks if t is not first))
     assert compare(job, built, broken, backend, Expected.of(job, built)).max_param_error > 1e-6
 
 
@@ -161,9 +160,9 @@ def test_the_comparison_notices_a_missing_update(two_cores, backend):
 
 
 def shuffled(plan: Plan, machine: Machine, rng: random.Random) -> Plan:
-    """The plan with the tasks of each segment in a random order that its hazards allow, each task that computes on a random stream."""
+    """The plan with its tasks in a random order that its hazards allow, each task that computes on a random stream."""
     entries: list[Entry] = []
-    for part in plan.parts:
+    for part in plan.sequence:
         order = networkx.DiGraph([(hazard.before, hazard.after) for hazard in hazards_within(part, machine)])
         order.add_nodes_from(range(len(part.tasks)))
         for index in networkx.lexicographical_topological_sort(order, key=lambda _: rng.random()):

@@ -214,13 +214,12 @@ def test_a_piece_that_cannot_be_is_refused(machine, two_devices):
 )
 def test_a_part_that_does_not_fit_is_refused(kwargs, words, machine):
     plan = shard_plan(square("dropout"), machine, by_channels(*CPUS))
-    (segment,) = plan.segments
     broken = [
         replace(task, body=replace(task.body, kwargs=json.dumps({"part": kwargs}))) if task.name == "drop.1@cpu:0" else task
-        for task in segment.tasks
+        for task in plan.tasks
     ]
     with refuses(Code.PLAN, words):
-        replace(plan, segments=(replace(segment, tasks=tuple(broken)),)).validate(machine)
+        replace(plan, tasks=tuple(broken)).validate(machine)
 
 
 def test_pieces_go_to_json_and_back(machine):

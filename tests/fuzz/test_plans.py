@@ -1,7 +1,6 @@
 """Damaged plans and captured graphs: used, or refused before anything runs."""
 
 import json
-from dataclasses import replace
 
 from hypothesis import given
 
@@ -29,8 +28,7 @@ def use(plan) -> None:
     """Check, price and simulate a plan, and write it down again."""
     toy = machine(2)
     plan.validate(toy)
-    for segment in plan.segments:  # the engine simulates each by itself
-        alone = replace(plan, segments=(segment,))
+    for alone in plan.sequence:  # the engine simulates each by itself
         alone.validate(toy)
         forecast(alone, Target.of(CostModel(toy)))
     outline(plan)

@@ -7,7 +7,7 @@ from simulator.plan.bodies.host import Host
 from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.bodies.update import Update
 from simulator.plan.plan import Plan
-from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, Operand, Segment, Storage, Task, Value, ViewStep
+from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, Operand, Storage, Task, Value, ViewStep
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
 COUNTS = st.integers(0, 5)
@@ -59,11 +59,18 @@ V = st.builds(
     st.none() | operands(NAMES),
 )
 PLANS = st.builds(
-    lambda strategy, segments, value, storage, gradient, options: Plan(
-        strategy, segments, {"v": value}, {"s": storage}, ("v",), {"p": gradient}, options, options
+    lambda strategy, parts, value, storage, gradient, options: Plan.of_run(
+        parts,
+        strategy=strategy,
+        values={"v": value},
+        storages={"s": storage},
+        losses=("v",),
+        gradients={"p": gradient},
+        options=options,
+        semantics=options,
     ),
     NAMES,
-    st.lists(st.builds(Segment, st.lists(TASKS, max_size=3).map(tuple), st.none() | COUNTS), min_size=1, max_size=2).map(tuple),
+    st.lists(st.tuples(st.lists(TASKS, max_size=3).map(tuple), st.none() | COUNTS), min_size=1, max_size=2),
     V,
     st.builds(Storage, st.just("s"), COUNTS, NAMES),
     operands(),

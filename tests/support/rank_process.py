@@ -25,7 +25,7 @@ def check_collectives(channel) -> None:
     from simulator.machine.machine import HOST, Device, Machine, Memory
     from simulator.plan.bodies.copy import Collective
     from simulator.plan.plan import Plan
-    from simulator.plan.task import BUFFER, Operand, Segment, Storage, Task, Value
+    from simulator.plan.task import BUFFER, Operand, Storage, Task, Value
     from simulator.plan.tensors import contiguous, part
 
     ranks = channel.ranks
@@ -60,7 +60,7 @@ def check_collectives(channel) -> None:
                 body = Collective(operation, devices, algorithm, root)
                 flat = tuple(operand for device in devices for operand in operands[device])
                 storages = {name: Storage(name, 8 * max(1, initial[name].numel()), value.device) for name, value in values.items()}
-                plan = Plan("case", (Segment((Task("c", body, devices[0], mutates=flat),)),), values, storages)
+                plan = Plan("case", (Task("c", body, devices[0], mutates=flat),), values, storages)
                 communication.make_groups(groups_of(plan), devices, "gloo")
                 program = backend.load(local_plan(plan, own), initial)
                 program.run(1)
@@ -83,7 +83,7 @@ def check_chunks(channel) -> None:
     from simulator.engine.collectives.tasks import Group
     from simulator.machine.machine import Device, Machine, Memory
     from simulator.plan.plan import Plan
-    from simulator.plan.task import BUFFER, Operand, Segment, Value
+    from simulator.plan.task import BUFFER, Operand, Value
     from simulator.plan.tensors import PlanTensors, part
 
     ranks = channel.ranks
@@ -103,7 +103,7 @@ def check_chunks(channel) -> None:
     gathered, results = group.all_gather("again", tensors, shards)
     in_place, sums = group.reduce_scatter_in_place("in place", [(whole, *made) for whole, made in zip(wholes, results, strict=True)])
     both, finals = group.all_gather("both", tensors, sums)
-    plan = Plan("chunks", (Segment((*scattered, *gathered, *in_place, *both)),), tensors.values, tensors.storages)
+    plan = Plan("chunks", (*scattered, *gathered, *in_place, *both), tensors.values, tensors.storages)
     plan.validate(machine)
     communication.make_groups(groups_of(plan), devices, "gloo")
     backend = CpuBackend(replace(machine, devices=(places[ranks.rank],)), cores=cores_of(ranks.local_rank, 1))
@@ -126,7 +126,7 @@ def check_messages(channel) -> None:
     from simulator.machine.machine import Device, Machine, Memory
     from simulator.plan.bodies.copy import Copy
     from simulator.plan.plan import Plan
-    from simulator.plan.task import ACTIVATION, BUFFER, Operand, Segment, Storage, Task, Value
+    from simulator.plan.task import ACTIVATION, BUFFER, Operand, Storage, Task, Value
     from simulator.plan.tensors import contiguous, part
 
     devices = tuple(f"d{rank}" for rank in range(channel.ranks.world))
@@ -163,7 +163,7 @@ def check_messages(channel) -> None:
             rows = tuple(part(operand, 1, 3) for operand in added)
             tasks.append(Task(f"add {source}>{target}", Copy(source, target, add=True), source, 2, reads=rows[:1], mutates=rows[1:]))
     storages = {name: Storage(name, 1, value.device) for name, value in values.items()}
-    plan = Plan("messages", (Segment(tuple(tasks)),), values, storages)
+    plan = Plan("messages", tuple(tasks), values, storages)
     communication.make_groups(groups_of(plan), devices, "gloo")
     machine = Machine("m", (Device(own, "cpu", 1, {}, "ram"),), (Memory("ram", 0, 0.0, 0),))
     backend = CpuBackend(machine, cores=cores_of(channel.ranks.local_rank, 1))

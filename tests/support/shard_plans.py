@@ -23,7 +23,6 @@ from simulator.plan.task import (
     PARAMETER,
     UPDATE,
     Operand,
-    Segment,
     Task,
     Value,
 )
@@ -80,7 +79,7 @@ def shard_plan(job: Job, machine: Machine, shards: list[Shard]) -> Plan:
     images = len({builder.images for builder in builders})
     if images > 1 and job.model.endswith(":square_batch_norm"):
         notes["batch_norm_parts"] = {"0": [images, 1, 1]}
-    return Plan("shards", (Segment(tuple(tasks)),), values, storages, losses, gradients, semantics=notes)
+    return Plan("shards", tuple(tasks), values, storages, losses, gradients, semantics=notes)
 
 
 class _Builder:

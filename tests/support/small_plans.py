@@ -5,7 +5,7 @@ from simulator.plan.bodies.copy import Copy
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.bodies.update import Update
 from simulator.plan.plan import Plan
-from simulator.plan.task import ACTIVATION, BACKWARD, GRADIENT, INPUT, PARAMETER, UPDATE, Operand, Segment, Storage, Task, Value
+from simulator.plan.task import ACTIVATION, BACKWARD, GRADIENT, INPUT, PARAMETER, UPDATE, Operand, Storage, Task, Value
 
 
 def value(name: str, shape: tuple[int, ...], kind: str, device: str = "cuda:0", source: Operand | None = None) -> Value:
@@ -18,10 +18,10 @@ def value(name: str, shape: tuple[int, ...], kind: str, device: str = "cuda:0", 
 
 
 def plan_of(tasks: list[Task], values: list[Value], strategy: str = "test", **fields) -> Plan:
-    """A plan of one segment. Each storage has the size of its value."""
+    """A plan. Each storage has the size of its value."""
     by_name = {v.name: v for v in values}
     storages = {v.storage: Storage(v.storage, v.operand().bytes, v.device) for v in values}
-    return Plan(strategy, (Segment(tuple(tasks)),), by_name, storages, **fields)
+    return Plan(strategy, tuple(tasks), by_name, storages, **fields)
 
 
 def mm(name: str, left: Value, right: Value, out: Value, **fields) -> Task:

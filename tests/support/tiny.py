@@ -11,7 +11,7 @@ from simulator.machine.machine import Device, HostLane, Link, Machine, Memory
 from simulator.plan.bodies.copy import Copy
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.plan import Plan
-from simulator.plan.task import ACTIVATION, INPUT, PARAMETER, TRANSFER, Operand, Segment, Storage, Task, Value, ViewStep
+from simulator.plan.task import ACTIVATION, INPUT, PARAMETER, TRANSFER, Operand, Storage, Task, Value, ViewStep
 from traces.documents.timeline import Timeline
 
 #: Elements of every value; bytes are 4 times as many.
@@ -84,7 +84,7 @@ def build(*timed: Timed, kinds: dict[str, str] | None = None, lengths: dict[str,
         kind = (kinds or {}).get(name, usual.get(name[0], ACTIVATION))
         values[name] = Value(name, (lengths.get(name, LENGTH),), (1,), "float32", device, kind, name)
     storages = {name: Storage(name, value.operand().bytes, value.device) for name, value in values.items()}
-    return Plan("tiny", (Segment(tuple(tasks)),), values, storages), [item.cost for item in timed]
+    return Plan("tiny", tuple(tasks), values, storages), [item.cost for item in timed]
 
 
 def _sized(t: Task, lengths: dict[str, int]) -> Task:

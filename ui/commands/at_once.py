@@ -89,7 +89,7 @@ def _quick_enough(known: Known) -> Known | None:
 
 def _measure(known: Known, request: JobRequest, most_s: float | None, quiet: bool) -> bool:
     from calibrate.cpu.sampler import ROUNDS
-    from calibrate.planned import calibration_seconds
+    from calibrate.planned import calibration_seconds, plans_of
     from calibrate.testbeds import cpu_testbed
     from ui.commands.bench import Bench, wait_for_quiet
 
@@ -104,7 +104,7 @@ def _measure(known: Known, request: JobRequest, most_s: float | None, quiet: boo
     with closing(testbed), progress_bar(f"measuring {first.label}", quiet) as shown:
         progress = shown if most_s is None else _until(time.monotonic() + most_s, shown)
         try:
-            plans = {job: [forecast.plan for forecast in own.values()] for job, own in known.items()}
+            plans = {job: plans_of(own.values()) for job, own in known.items()}
             bench.measure(plans, progress)
         except TimeIsUpError:
             bench.save()

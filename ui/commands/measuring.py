@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from calibrate.cpu.testbed import CpuTestbed
-from calibrate.planned import plan_all
+from calibrate.planned import plan_all, plans_of
 from calibrate.profiles import open_profile
 from calibrate.rounds import QUICK_ROUNDS, ROUNDS
 from calibrate.testbeds import testbed_for
@@ -130,7 +130,7 @@ def calibrate(request: JobRequest, output: Path | None, as_json: bool, wait_s: f
     bench = Bench(testbed, profile, place, calibration=True)
     wait_for_quiet(testbed, wait_s, as_json)
     with progress_bar(f"calibrating {job.label}", as_json) as progress:
-        tried, busy_share = bench.measure({job: [forecast.plan for forecast in forecasts.values()]}, progress)
+        tried, busy_share = bench.measure({job: plans_of(forecasts.values())}, progress)
     _show_failures(profile)
     measured = tried - len(profile.new_failures)
     total = len(profile.costs) + len(profile.collectives)

@@ -14,7 +14,7 @@ from calibrate.profiles import target_for, warn_if_foreign
 from calibrate.testbed import Testbed
 from calibrate.testbeds import monitor_of, testbed_for
 from calibrate.training import Repeated, check_evaluable, finite
-from executors.run import WARM_UP
+from executors.program import WARM_UP
 from simulator.engine.costs.model import CostModel
 from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, forecast, forecast_elsewhere, plan_of

@@ -13,7 +13,7 @@ from executors.kernels.lowering.attention import BACKWARD, FORWARD, FUSED, KERNE
 from simulator.plan import task
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.plan import Plan
-from simulator.plan.task import ACTIVATION, INPUT, Segment, Storage, Task, Value
+from simulator.plan.task import ACTIVATION, INPUT, Storage, Task, Value
 
 #: The largest relative difference.
 _LIMIT = {"float32": 1e-3, "bfloat16": 5e-2}
@@ -120,7 +120,7 @@ def _plan(device: str, call: Call, grad: Tensor) -> Plan:
         op("attention", FORWARD, _INPUTS, ("out", "logsumexp"), task.FORWARD),
         op("attention.backward", BACKWARD, ("grad", *_INPUTS, "out", "logsumexp"), _RESULTS[1:], task.BACKWARD),
     )
-    return Plan("attention", (Segment(tasks),), values, {name: Storage(name, v.operand().bytes, device) for name, v in values.items()})
+    return Plan("attention", tasks, values, {name: Storage(name, v.operand().bytes, device) for name, v in values.items()})
 
 
 PROBES = (Probe("attention", "Do plans compute attention as PyTorch does, and with which kernels and strides?", _attention, 6, 75.0),)

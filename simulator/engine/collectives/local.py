@@ -9,7 +9,7 @@ from simulator.machine.machine import HOST
 from simulator.plan.bodies.copy import Message
 from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan
-from simulator.plan.task import Operand, Resource, Segment, Task
+from simulator.plan.task import Operand, Resource, Task
 from traces.errors import Code, SchedcastError
 
 
@@ -54,14 +54,13 @@ def local_plan(plan: Plan, device: str) -> LocalPlan:
     """
     plan.require_runnable()
     receiving = directions(plan)
-    by_segment = [_tasks(segment, device, receiving) for segment in plan.segments]
-    segments = tuple(Segment(tuple(task for _, task in own), part.repeat) for own, part in zip(by_segment, plan.segments, strict=True))
-    used = {o.value for segment in segments for task in segment.tasks for o in (*task.inputs, *task.writes)}
+    numbered = _tasks(plan, device, receiving)
+    used = {o.value for _, task in numbered for o in (*task.inputs, *task.writes)}
     values = {name: v for name, v in plan.values.items() if v.device == device or (v.device == HOST and name in used)}
     local_storages = {value.storage for value in values.values()}
     return LocalPlan(
         strategy=plan.strategy,
-        segments=segments,
+        tasks=tuple(task for _, task in numbered),
         values=values,
         storages={name: storage for name, storage in plan.storages.items() if name in local_storages},
         losses=tuple(name for name in plan.losses if name in values),
@@ -70,13 +69,13 @@ def local_plan(plan: Plan, device: str) -> LocalPlan:
         semantics=plan.semantics,
         whole=plan,
         device=device,
-        numbers=tuple(number for number, _ in by_segment[-1]),
+        numbers=tuple(number for number, _ in numbered),
     )
 
 
 def devices_of(plan: Plan) -> frozenset[str]:
     """The devices that run a task of the plan or take part in one: those whose `local_plan` is not empty."""
-    return frozenset(device for segment in plan.segments for task in segment.tasks for device in _taking_part(task))
+    return frozenset(device for task in plan.tasks for device in _taking_part(task))
 
 
 def _taking_part(task: Task) -> tuple[str, ...]:
@@ -96,9 +95,8 @@ class Direction(NamedTuple):
 
 def directions(plan: Plan) -> dict[Direction, int]:
     """The stream on which the target of each direction receives. No other task of the plan has it."""
-    tasks = [task for segment in plan.segments for task in segment.tasks]
-    used = {Direction(task.body.source, task.stream, task.body.target) for task in tasks if between_devices(task)}
-    first = 1 + max((task.stream for task in tasks), default=0)
+    used = {Direction(task.body.source, task.stream, task.body.target) for task in plan.tasks if between_devices(task)}
+    first = 1 + max((task.stream for task in plan.tasks), default=0)
     return {direction: first + number for number, direction in enumerate(sorted(used))}
 
 
@@ -118,10 +116,10 @@ def _half(task: Task, device: str, receiving: Mapping[Direction, int]) -> Task:
     return replace(task, body=message, device=device, stream=channel, reads=())
 
 
-def _tasks(segment: Segment, device: str, receiving: Mapping[Direction, int]) -> list[tuple[int, Task]]:
-    """The device's tasks, each with its index in the segment."""
+def _tasks(plan: Plan, device: str, receiving: Mapping[Direction, int]) -> list[tuple[int, Task]]:
+    """The device's tasks, each with its index in the plan."""
     numbered = []
-    for number, task in enumerate(segment.tasks):
+    for number, task in enumerate(plan.tasks):
         if device not in _taking_part(task):
             continue
         if task.body.resource is Resource.COLLECTIVE:
@@ -148,10 +146,7 @@ class ProcessGroup:
 
 def groups_of(plan: Plan) -> tuple[ProcessGroup, ...]:
     """The process groups of a plan, in the order in which all processes must create them."""
-    groups = {
-        ProcessGroup(task.body.devices, task.stream)
-        for segment in plan.segments
-        for task in segment.tasks
-        if task.body.resource is Resource.COLLECTIVE
-    } | {ProcessGroup((way.source, way.target), stream) for way, stream in directions(plan).items()}
+    groups = {ProcessGroup(task.body.devices, task.stream) for task in plan.tasks if task.body.resource is Resource.COLLECTIVE} | {
+        ProcessGroup((way.source, way.target), stream) for way, stream in directions(plan).items()
+    }
     return tuple(sorted(groups, key=lambda group: (group.stream, group.devices)))

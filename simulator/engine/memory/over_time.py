@@ -112,7 +112,7 @@ def carried_bytes(plan: Plan) -> dict[str, int]:
 
 
 def least_bytes(plan: Plan, machine: Machine) -> dict[str, int]:
-    """Bytes by memory that a plan of one segment holds at some moment, whatever its tasks take: never more than it does hold.
+    """Bytes by memory that a plan holds at some moment, whatever its tasks take: never more than it does hold.
 
     A stream runs its tasks one after another. So while one of them runs, everything that the stream's tasks access before and after it in
     the same iteration is allocated. The fullest device of a memory counts, with the stream of the most tasks.
@@ -232,12 +232,12 @@ def memory_over_time(plan: Plan, spans: Sequence[Span], scratch: Scratch = NO_SC
     """Bytes allocated over time by device, and on the host if the plan has values there. At one instant, frees come before allocations.
 
     >>> from simulator.plan.bodies.host import Host
-    >>> from simulator.plan.task import Segment, Storage, Task, Value
+    >>> from simulator.plan.task import Storage, Task, Value
     >>> w, h = (Value(name, (1,), (1,), "float32", "cpu:0", kind, storage=name) for name, kind in (("w", "parameter"), ("h", "activation")))
     >>> forward = Task("forward", Host(1.0), "cpu:0", reads=(w.operand(),), writes=(h.operand(),))
     >>> backward = Task("backward", Host(2.0), "cpu:0", reads=(h.operand(),))
     >>> storages = {"w": Storage("w", 400, "cpu:0"), "h": Storage("h", 800, "cpu:0")}
-    >>> plan = Plan("tiny", (Segment((forward, backward)),), {"w": w, "h": h}, storages)
+    >>> plan = Plan("tiny", (forward, backward), {"w": w, "h": h}, storages)
     >>> spans = Span("forward", "cpu:0", "0", 0.0, 1.0, "forward"), Span("backward", "cpu:0", "0", 1.0, 3.0, "backward")
     >>> memory_over_time(plan, spans)
     {'cpu:0': ((0.0, 1200), (3.0, 400))}

@@ -57,7 +57,7 @@ def owners(plan: Plan) -> dict[str, str]:
 
 
 def releases(plan: Plan, dependencies: Dependencies) -> Releases:
-    """Derive when instances may be freed, for the plan's last segment."""
+    """Derive when instances may be freed."""
     tasks = dependencies.tasks
     first = dependencies.steady
     periods = first + dependencies.largest_lag + LOOK_AHEAD + 1

@@ -24,7 +24,7 @@ _VERBS = ("reads", "changes", "overwrites")
 
 
 class Hazard(NamedTuple):
-    """Two tasks of a segment whose order matters, by their index there: `before` comes first. `kind`: as in `dependencies.Edge`."""
+    """Two tasks of a plan whose order matters, by their index there: `before` comes first. `kind`: as in `dependencies.Edge`."""
 
     before: int
     after: int
@@ -32,7 +32,7 @@ class Hazard(NamedTuple):
 
 
 def hazards_within(part: Plan, machine: Machine) -> tuple[Hazard, ...]:
-    """The hazards between tasks of one period of a plan of one segment. Hazards that follow from others are omitted.
+    """The hazards between tasks of one period of a plan. Hazards that follow from others are omitted.
 
     If receives block, the order of messages between devices is not a hazard: it follows from the issue order.
     """
@@ -108,13 +108,13 @@ class ScheduleEditor:
 
     @cached_property
     def _hazards(self) -> tuple[tuple[Hazard, ...], ...]:
-        """The hazards within a period, by segment."""
-        return tuple(hazards_within(part, self.machine) for part in self.plan.parts)
+        """The hazards within a period, by plan of the run."""
+        return tuple(hazards_within(part, self.machine) for part in self.plan.sequence)
 
     @cached_property
     def _firsts(self) -> tuple[int, ...]:
-        """The position of each segment's first task in an order."""
-        return tuple(accumulate((len(segment.tasks) for segment in self.plan.segments[:-1]), initial=0))
+        """The position of each plan's first task in an order."""
+        return tuple(accumulate((len(part.tasks) for part in self.plan.earlier), initial=0))
 
     def faults(self, order: Order) -> tuple[Fault, ...]:
         """Every reason why `order` does not compute the same numbers or cannot run on the machine; none if it does and can.
@@ -133,19 +133,11 @@ class ScheduleEditor:
 
     def _away(self, edited: Plan) -> Iterator[Fault]:
         """Yield tasks that were moved to a device that lacks their values."""
-        own = [{task.name: task for task in segment.tasks} for segment in self.plan.segments]
-        for first, segment, tasks in zip(self._firsts, edited.segments, own, strict=True):
-            for position, task in enumerate(segment.tasks, start=first):
+        own = [{task.name: task for task in part.tasks} for part in self.plan.sequence]
+        for first, part, tasks in zip(self._firsts, edited.sequence, own, strict=True):
+            for position, task in enumerate(part.tasks, start=first):
                 if task.device != tasks[task.name].device and not task.body.crosses_devices:
-                    yield from (Fault(position, words) for words in self._values_elsewhere(task))
-
-    def _values_elsewhere(self, task: Task) -> Iterator[str]:
-        for operand in (*task.inputs, *task.writes):
-            value = self.plan.values[operand.value]
-            if value.device != task.device:
-                what = f"{task.name} cannot run on {task.device}: it needs the {value.kind} {value.name}, which is on {value.device}"
-                yield f"{what}; move it to another stream of {value.device}, or a whole stage of a pipeline with the option placement"
-                return
+                    yield from (Fault(position, words) for words in _values_elsewhere(part, task))
 
     def _mixed(self, order: Order) -> Iterator[Fault]:
         """Yield tasks of a GPU's stream whose priority is not that of the stream, which its first task has."""
@@ -160,7 +152,7 @@ class ScheduleEditor:
 
     def _reversed(self, order: Order) -> Iterator[Fault]:
         """Yield the hazards whose second task comes first."""
-        for first, part, hazards in zip(self._firsts, self.plan.parts, self._hazards, strict=True):
+        for first, part, hazards in zip(self._firsts, self.plan.sequence, self._hazards, strict=True):
             position = {entry.task: first + place for place, entry in enumerate(order.entries[first : first + len(part.tasks)])}
             places = [position[task.name] for task in part.tasks]
             for hazard in hazards:
@@ -168,7 +160,7 @@ class ScheduleEditor:
                     yield Fault(places[hazard.after], hazard_words(part, hazard))
 
     def moved(self, order: Order, move: Move) -> Order:
-        """`order` after a move of a task of the last segment. Raises OrderError for a task that this lacks.
+        """`order` after a move of a task of the last plan. Raises OrderError for a task that this lacks.
 
         In its new lane, the task is placed where the move says. Among tasks of other lanes, it stays as close to its former position as the
         hazards allow; if they allow none, it comes right before the task that the move names.
@@ -198,11 +190,20 @@ class ScheduleEditor:
         return max(earlier, default=0), min(later, default=len(entries))
 
 
+def _values_elsewhere(part: Plan, task: Task) -> Iterator[str]:
+    for operand in (*task.inputs, *task.writes):
+        value = part.values[operand.value]
+        if value.device != task.device:
+            what = f"{task.name} cannot run on {task.device}: it needs the {value.kind} {value.name}, which is on {value.device}"
+            yield f"{what}; move it to another stream of {value.device}, or a whole stage of a pipeline with the option placement"
+            return
+
+
 def _index(entries: Sequence[Entry], task: str) -> int:
     for index, entry in enumerate(entries):
         if entry.task == task:
             return index
-    raise OrderError(f"{task!r} is not a task of the plan's last segment; move another one")
+    raise OrderError(f"{task!r} is not a task of the run's last plan; move another one")
 
 
 def _priority(entry: Entry, lane: Sequence[Entry], move: Move) -> int:

@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
 
 from simulator.plan.plan import Plan
-from simulator.plan.task import Segment, Task
+from simulator.plan.task import Task
 from traces.errors import SchedcastError, nearest
 
 
@@ -35,7 +36,7 @@ class OrderError(SchedcastError):
 
 @dataclass(frozen=True)
 class Order:
-    """The entries of a plan in issue order, those of one segment after those of another."""
+    """The entries of a plan in issue order; of a run that follows several, those of one plan after those of another."""
 
     entries: tuple[Entry, ...]
 
@@ -46,23 +47,19 @@ class Order:
         return cls(tuple(Entry(task.name, task.device, task.stream, task.priority) for task in plan.every_task))
 
     def applied(self, plan: Plan) -> Plan:
-        """`plan` with its tasks in this order. Raises OrderError unless each segment's tasks are those of the plan."""
+        """`plan` with its tasks in this order. Raises OrderError unless these are the tasks of the plan."""
         if len(self.entries) != len(plan.every_task):
             raise OrderError(_different(self.entries, plan))
-        segments, first = [], 0
-        for segment in plan.segments:
-            end = first + len(segment.tasks)
-            segments.append(replace(segment, tasks=_ordered(plan, segment, self.entries[first:end], first)))
-            first = end
-        return replace(plan, segments=tuple(segments))
+        entries = enumerate(self.entries)
+        return plan.each(lambda own: replace(own, tasks=_ordered(own, list(islice(entries, len(own.tasks))))))
 
 
-def _ordered(plan: Plan, segment: Segment, entries: Sequence[Entry], first: int) -> tuple[Task, ...]:
-    """The tasks of a segment as `entries` say. `first`: the position of the first entry in the whole order."""
-    own: Mapping[str, Task] = {task.name: task for task in segment.tasks}
+def _ordered(plan: Plan, entries: Sequence[tuple[int, Entry]]) -> tuple[Task, ...]:
+    """The tasks of a plan as `entries` say, which have their positions in the whole order."""
+    own: Mapping[str, Task] = {task.name: task for task in plan.tasks}
     seen: dict[str, int] = {}
     tasks = []
-    for position, entry in enumerate(entries, start=first):
+    for position, entry in entries:
         task = own.get(entry.task)
         if task is None:
             raise OrderError(_unknown(plan, entry.task, own), position)

@@ -44,8 +44,7 @@ def plan_of(row: Row, target: Target, few: int = 0) -> Plan:
     if row.mode == GRAPH:
         plan = replace(plan, strategy=PYTORCH_GRAPH)  # the kernels of the same loop, its counts of steps on the host included
     if not row.updates:
-        segments = (replace(segment, tasks=tuple(t for t in segment.tasks if t.phase != UPDATE)) for segment in plan.segments)
-        plan = replace(plan, segments=tuple(segments))
+        plan = plan.each(lambda own: replace(own, tasks=tuple(t for t in own.tasks if t.phase != UPDATE)))
     return plan
 
 

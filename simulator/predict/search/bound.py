@@ -41,7 +41,7 @@ class Bound:
 
 
 def lower_bound(scenario: Scenario) -> Bound:
-    """Return the bound of a plan of one segment."""
+    """Return the bound of a plan."""
     links = Links(Clock(), scenario.machine)
     recipes = recipes_of(scenario, links)
     shared = Capacity(scenario, recipes, links)
@@ -81,7 +81,7 @@ def least_compute_s(scenario: Scenario) -> list[float]:
 
 
 def together(bounds: Sequence[tuple[int, Bound]]) -> Bound:
-    """The bound of a plan of several segments, from their iterations and bounds; the time to drain them is extra."""
+    """The bound of a run that follows several plans, from their iterations and bounds; the time to drain them is extra."""
     iterations = sum(count for count, _ in bounds)
     longest = max(bounds, key=lambda own: own[0] * own[1].step_s)[1]
     return Bound(sum(count * bound.step_s for count, bound in bounds) / iterations, longest.by)

@@ -168,9 +168,9 @@ def evaluate(setup: Setup, text: str, most_s: float | None = None, least: Least 
         plan = planned(1)
         running = target.running(plan)
         if most_s is not None:
-            held = _checked(most([least_bytes(part, running.machine) for part in plan.parts]), running.machine)
+            held = _checked(most([least_bytes(part, running.machine) for part in plan.sequence]), running.machine)
             begun = begun.model_copy(update={"planned_bytes": held})
-        parts = [(part.segments[0].repeat or 1, running.scenario(part)) for part in plan.parts]
+        parts = [(part.iterations or 1, running.scenario(part)) for part in plan.sequence]
         bound = together([(count, work_bound(scenario)) for count, scenario in parts])
         begun = begun.model_copy(update={"bound": bound, "work_s": bound.step_s})
         if prunes(bound.step_s, most_s):

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from simulator.plan.bodies.update import FORMS, STATE
-from simulator.plan.task import BACKWARD, UPDATE, Segment, Task
+from simulator.plan.task import BACKWARD, UPDATE, Task
 from simulator.replay.nodes import is_host
 from simulator.replay.replay import RecordedStep, Replay
 from traces.errors import SchedcastError
@@ -44,9 +44,7 @@ def waits_for_device(tasks: Sequence[Task]) -> set[str]:
 
 def with_tasks(replay: Replay, tasks: Sequence[Task], steps: tuple[RecordedStep, ...] | None = None) -> Replay:
     """Return the replay with other tasks, and other steps if given."""
-    last = replay.plan.segments[-1]
-    plan = replace(replay.plan, segments=(*replay.plan.segments[:-1], Segment(tuple(tasks), last.repeat)))
-    return replace(replay, plan=plan, steps=replay.steps if steps is None else steps)
+    return replace(replay, plan=replace(replay.plan, tasks=tuple(tasks)), steps=replay.steps if steps is None else steps)
 
 
 def with_duration(task: Task, duration_s: float) -> Task:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from simulator.plan.plan import Plan
-from simulator.plan.task import CARRIED_KINDS, Operand, Segment, Task
+from simulator.plan.task import CARRIED_KINDS, Operand, Task
 from simulator.strategies.pipeline.schedule import Action, Schedule, first_microbatches
 
 #: The microbatches that are planned, op by op.
@@ -59,8 +59,7 @@ def with_copies(plan: Plan, actions: Sequence[Action]) -> Plan:
             tasks += [_copy(task, action, names[action.microbatch]) for task in own.get(action._replace(microbatch=_COPIED), ())]
         if last[action.stage] == number:
             tasks += after.get(action.stage, ())
-    segments = (Segment(tuple(tasks)),)
-    return replace(plan, segments=segments, values=values, storages=storages, losses=tuple(losses))
+    return replace(plan, tasks=tuple(tasks), values=values, storages=storages, losses=tuple(losses))
 
 
 def _fresh(plan: Plan, copied: Sequence[tuple[Task, Action]]) -> dict[str, Action]:

@@ -27,7 +27,6 @@ from simulator.plan.task import (
     UPDATE,
     Operand,
     Resource,
-    Segment,
     Storage,
     Task,
     Value,
@@ -76,7 +75,7 @@ def by_action(plan: Plan, runs: bool = True) -> Plan:
         tasks += _in_bundles(one, run, bundles, scratch.operand()) if bundles else [replace(one, writes=(*one.writes, scratch.operand()))]
     values = {name: value for name, value in values.items() if value.storage not in inner}
     storages = {name: storage for name, storage in storages.items() if name not in inner}
-    return replace(plan, segments=(Segment(tuple(tasks)),), values=values, storages=storages)
+    return replace(plan, tasks=tuple(tasks), values=values, storages=storages)
 
 
 def _units(plan: Plan) -> list[str]:

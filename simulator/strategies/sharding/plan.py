@@ -11,7 +11,7 @@ from simulator.model.job import Job
 from simulator.model.whole_mean import noted
 from simulator.plan.fusion import delayed, fused
 from simulator.plan.plan import Plan
-from simulator.plan.task import BACKWARD, BUFFER, CARRIED_KINDS, FORWARD, INPUT, PARAMETER, Operand, Segment, Task, Value
+from simulator.plan.task import BACKWARD, BUFFER, CARRIED_KINDS, FORWARD, INPUT, PARAMETER, Operand, Task, Value
 from simulator.plan.tensors import PlanTensors
 from simulator.plan.views import NotABoxError, dense
 from simulator.strategies.options import option_values
@@ -93,7 +93,7 @@ class ShardedStep:
         division = {layer.name: str(placed.configuration) for layer, placed in zip(self.network.layers, self.placed, strict=True)}
         return Plan(
             strategy=self.strategy,
-            segments=(Segment(tuple(tasks)),),
+            tasks=tuple(tasks),
             values=self.tensors.values,
             storages=self.tensors.storages,
             losses=tuple(self._losses),

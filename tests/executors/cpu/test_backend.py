@@ -11,7 +11,8 @@ import torch
 from executors.cpu.backend import CpuBackend
 from executors.cpu.schedule import Schedule
 from executors.kernels.registry import handlers
-from executors.run import WARM_UP, TaskFailedError, execute
+from executors.program import WARM_UP, TaskFailedError
+from executors.run import execute
 from executors.tensors import job_tensors
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.model.job import Job

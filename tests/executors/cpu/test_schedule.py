@@ -9,7 +9,7 @@ from simulator.machine.machine import Link, Machine
 from simulator.machine.this_cpu import link_bytes_per_s, this_cpu
 from simulator.plan.bodies.copy import Copy
 from simulator.plan.plan import Plan
-from simulator.plan.task import ACTIVATION, INPUT, Operand, Segment, Storage, Task, Value
+from simulator.plan.task import ACTIVATION, INPUT, Operand, Storage, Task, Value
 from tests.support.refusals import refuses
 from traces.errors import Code
 
@@ -77,7 +77,7 @@ def test_a_task_that_depends_on_a_transfer_starts_when_it_has_arrived():
         Task("back", back, "cpu:0", reads=(values[1].operand(),), writes=(values[2].operand(),), phase="transfer"),
     )
     storages = {v.name: Storage(v.name, size, v.device) for v in values}
-    plan = Plan("ping-pong", (Segment(tasks),), {v.name: v for v in values}, storages)
+    plan = Plan("ping-pong", tasks, {v.name: v for v in values}, storages)
     plan.validate(machine)
     program = CpuBackend(machine).load(plan, {"x": torch.randn(5000)}, keep=("z",))
     times = sorted(program.run(1).times, key=lambda item: item.index)

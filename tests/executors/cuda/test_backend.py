@@ -17,7 +17,8 @@ from calibrate.numerics import Expected, compare
 from executors.cuda.backend import CudaBackend
 from executors.cuda.partitions import runnable_mode
 from executors.cuda.program import RUN_AHEAD, Feeds
-from executors.run import TaskFailedError, execute
+from executors.program import TaskFailedError
+from executors.run import execute
 from executors.tensors import job_tensors
 from executors.trainer import Trainer
 from simulator.engine.costs.model import CostModel
@@ -204,11 +205,11 @@ def test_a_gpu_that_cannot_be_split_is_refused():
 def test_streams_have_the_priority_of_their_tasks(machine):
     plan = forward_fused()
     tasks = [replace(task, stream=int(task.phase == "update"), priority=-2 * (task.phase == "update")) for task in plan.tasks]
-    plan = replace(plan, segments=(replace(plan.segments[0], tasks=tuple(tasks)),))
+    plan = replace(plan, tasks=tuple(tasks))
     with FakeGpu() as gpu:
         streams = CudaBackend(machine, gpu).load(plan, random_tensors(plan))._streams
         assert {lane[1]: stream.priority for lane, stream in streams.items()} == {0: 0, 1: -2}
-        mixed = replace(plan, segments=(replace(plan.segments[0], tasks=(*tasks[:-1], replace(tasks[-1], priority=-1))),))
+        mixed = replace(plan, tasks=(*tasks[:-1], replace(tasks[-1], priority=-1)))
         with refuses(Code.PLAN):
             CudaBackend(machine, gpu).load(mixed, random_tensors(plan))
 

@@ -8,7 +8,7 @@ import pytest
 from calibrate.numerics import Expected, References, compare, steps_to_compare
 from executors.binding import op_tasks
 from executors.cuda.backend import CudaBackend
-from executors.run import TaskFailedError
+from executors.program import TaskFailedError
 from simulator.machine.presets import gpu_machine, load_machine
 from simulator.model.job import Job
 from simulator.plan.bodies import opcall

@@ -19,7 +19,6 @@ from simulator.plan.bodies.copy import Copy
 from simulator.plan.bodies.host import Host, Synchronize
 from simulator.plan.check import PlanError
 from simulator.plan.dependencies import Dependencies
-from simulator.plan.task import Segment
 from tests.support.places import ROOT
 from tests.support.random_plans import MACHINES, plans
 from tests.support.random_runs import random_run
@@ -225,7 +224,7 @@ def test_the_host_issues_nothing_before_a_task_that_it_waits_for_has_ended():
     machine = gpu(sms=2, host=host(dispatch_s=0.5))
     assert rows(simulate(plan, machine, costs, iterations=1)) == [("a", 0.5, 5.5), ("b", 1.0, 2.0), ("wait", 5.5, 5.5), ("c", 6.0, 7.0)]
     assert simulate(plan, machine, costs).step_s == 6.0, "0.5 for c, 0.5 for a and 5 until the host goes on: c and b run beside a"
-    free = replace(plan, segments=(Segment(tuple(t for t in plan.tasks if t.name != "wait")),))
+    free = replace(plan, tasks=tuple(t for t in plan.tasks if t.name != "wait"))
     assert simulate(free, machine, [costs[0], costs[1], costs[3]]).step_s == 5.0, "with no wait the host runs ahead"
     with refuses(Code.PLAN, "the host waits for wait, which a CUDA graph cannot"):
         simulate(plan, machine, costs, mode="graph")
@@ -379,8 +378,8 @@ def test_host_time_occupies_its_lane():
     ("change", "message"),
     [
         (lambda plan, costs: (plan, costs[:1]), "got 1 costs for 2 tasks; expected one per task"),
-        (lambda plan, costs: (replaced(plan, segments=plan.segments * 2), costs), "has 2 segments; the engine takes one"),
-        (lambda plan, costs: (replaced(plan, segments=(Segment(()),)), []), "has no tasks"),
+        (lambda plan, costs: (replaced(plan, earlier=(plan,)), costs), "a run follows 1 plans before that of .*; take each"),
+        (lambda plan, costs: (replaced(plan, tasks=()), []), "has no tasks"),
         (lambda plan, costs: (plan, [replaced(cost, warm_s=-1.0) for cost in costs]), "task 't0' costs -1.0 s warm"),
         (lambda plan, costs: (plan, [replaced(cost, cold_s=float("nan")) for cost in costs]), "nan s cold; expected finite"),
     ],

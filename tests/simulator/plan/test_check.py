@@ -7,7 +7,7 @@ import pytest
 from simulator.plan.bodies.copy import Copy
 from simulator.plan.check import PlanError, check, excerpt
 from simulator.plan.plan import Plan
-from simulator.plan.task import ACTIVATION, Operand, Segment, Storage
+from simulator.plan.task import ACTIVATION, Operand, Storage
 from tests.support.small_plans import W1, H, X, copied, forward_fused, machine, mm, plan_of, value
 
 
@@ -15,7 +15,7 @@ def with_task(plan: Plan, index: int, **changes) -> Plan:
     """The plan with one task changed."""
     tasks = list(plan.tasks)
     tasks[index] = replace(tasks[index], **changes)
-    return replace(plan, segments=(Segment(tuple(tasks)),))
+    return replace(plan, tasks=tuple(tasks))
 
 
 def fault(plan: Plan, **machine_options) -> PlanError:
@@ -90,8 +90,10 @@ def test_a_carried_storage_needs_content_before_the_first_step():
     assert "task 'b' reads 'h' before its iteration writes it" in str(fault(plan))
     lagged = with_task(plan, 0, lag=1)
     check(lagged, machine())
-    second = Plan("hybrid", (Segment((later, replace(early, name="c")), 3), Segment(plan.tasks)), plan.values, plan.storages)
-    check(second, machine())
+    contents = {"strategy": "hybrid", "values": plan.values, "storages": plan.storages}
+    run = Plan.of_run([((later, replace(early, name="c")), 3), (plan.tasks, None)], **contents)
+    with pytest.raises(PlanError, match="task 'b' reads 'h' before its iteration writes it"):
+        run.validate(machine())  # a plan continues with what lives as long as the job, and no more
 
 
 def test_values_must_lie_on_a_storage_that_holds_them():
@@ -112,5 +114,5 @@ def test_losses_and_gradients_are_values():
 
 
 def test_a_plan_without_tasks_is_refused():
-    with pytest.raises(PlanError, match="plan 'empty' has no tasks in its last segment; expected at least one"):
+    with pytest.raises(PlanError, match="plan 'empty' has no tasks; expected at least one"):
         plan_of([], [], "empty").validate(machine())

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 
 from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
-from simulator.plan.task import Segment
 from tests.support.any_plans import PLANS
 from tests.support.refusals import refuses
 from tests.support.small_plans import copied, forward_fused
@@ -32,7 +31,7 @@ def test_fields_at_their_defaults_are_left_out():
 
 
 def test_options_that_json_would_change_are_refused():
-    plan = Plan("s", (Segment(()),), {}, {}, options={"config": (1, 2)})
+    plan = Plan("s", (), {}, {}, options={"config": (1, 2)})
     with refuses(Code.REQUEST, r"options are not JSON data .*; use lists"):
         dump(plan)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.plan.plan import Plan
-from simulator.plan.task import Operand, Segment, Task, ViewStep
+from simulator.plan.task import Operand, Task, ViewStep
 from simulator.plan.text import outline, render
 from simulator.plan.text_lines import operand_text, word
 from tests.support.refusals import refuses
@@ -68,7 +68,8 @@ def test_the_outline_shows_tasks_alone():
     updates = Task(
         "update", forward_fused().tasks[0].body, "cuda:0", reads=tuple(Operand(f"g{i}", (1,), (1,), "float32") for i in range(9))
     )
-    plan = replace(forward_fused(), segments=(Segment(forward_fused().tasks[:2], 3), Segment((updates,))))
+    first = replace(forward_fused(), tasks=forward_fused().tasks[:2], iterations=3)
+    plan = replace(forward_fused(), tasks=(updates,), earlier=(first,))
     assert (
         outline(plan)
         == """\
@@ -90,7 +91,7 @@ plan forward-fusion
 
 def test_options_that_json_would_change_are_refused():
     with refuses(Code.REQUEST):
-        render(Plan("s", (Segment(()),), {}, {}, options={"config": (1, 2)}))
+        render(Plan("s", (), {}, {}, options={"config": (1, 2)}))
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,7 @@ def test_a_link_that_two_transfers_share_is_contention():
 def with_phases(plan: Plan, shift: int) -> Plan:
     """The plan with the phases of a step, dealt out one after another."""
     phases = cycle((*PHASES[shift:], *PHASES[:shift]))
-    (segment,) = plan.segments
-    return replace(plan, segments=(replace(segment, tasks=tuple(replace(t, phase=next(phases)) for t in segment.tasks)),))
+    return replace(plan, tasks=tuple(replace(t, phase=next(phases)) for t in plan.tasks))
 
 
 @pytest.mark.thorough

@@ -11,7 +11,6 @@ from simulator.engine.simulation import simulate
 from simulator.plan import json as plan_json
 from simulator.plan.bodies.host import Host, Recorded
 from simulator.plan.plan import Plan
-from simulator.plan.task import Segment
 from simulator.replay.build import build_replay
 from simulator.replay.compare import compare, device_part
 from simulator.replay.replay import Replay, simulate_replay, span_phase
@@ -43,7 +42,7 @@ def scaled(replay: Replay, task: str, factor: float) -> Replay:
     tasks = tuple(
         replace(t, body=replace(t.body, duration_s=t.body.duration_s * factor)) if t.name == task else t for t in replay.plan.tasks
     )
-    return replace(replay, plan=replace(replay.plan, segments=(Segment(tasks),)))
+    return replace(replay, plan=replace(replay.plan, tasks=tasks))
 
 
 def stream_pair() -> Trace:
@@ -221,7 +220,7 @@ def test_a_full_queue_holds_the_host_only_as_long_as_the_device_takes(tmp_path):
     halved = tuple(
         replace(t, body=replace(t.body, duration_s=t.body.duration_s / 2)) if t.name.startswith("k #") else t for t in replay.plan.tasks
     )
-    timeline = simulate_replay(replace(replay, plan=replace(replay.plan, segments=(Segment(halved),))))
+    timeline = simulate_replay(replace(replay, plan=replace(replay.plan, tasks=halved)))
     wait = next(span for span in reversed(timeline.spans) if span.task.startswith("cudaLaunchKernel"))
     assert wait.end_s < 5.2e-3
 

@@ -130,7 +130,7 @@ def plain_pytorch(path: Path):
     """A job, its model, and what plain PyTorch computes from two halves of its batch."""
     job = Job(f"{path}:make", 4, precision="fp64", optimizer="adam")
     built = job.build()
-    return job, built, Expected.of(job, built, segments=[(2, (), (), (0,))])
+    return job, built, Expected.of(job, built, trained=[(2, (), (), (0,))])
 
 
 @pytest.mark.sampled(9)

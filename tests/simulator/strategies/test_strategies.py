@@ -316,7 +316,7 @@ def test_a_plan_that_was_valid_on_one_machine_is_checked_on_another():
     plan = forward_fused()
     plan.validate(machine())
     tasks = tuple(replace(task, priority=-2) for task in plan.tasks)
-    urgent = replace(plan, segments=(replace(plan.segments[0], tasks=tasks),))
+    urgent = replace(plan, tasks=tasks)
     urgent.validate(machine(levels=3))
     with pytest.raises(PlanError, match="priority -2"):
         urgent.validate(machine(levels=1))

@@ -89,7 +89,7 @@ def test_a_dragged_task_and_a_picked_one(page, monkeypatch):
     assert app.selectbox(key="editor move Task").value == "classifier.4/mm.dX"
     events.append({"moved": {"task": "gone", "device": "cuda:0", "lane": "stream 1", "before": None}})
     app.run()
-    assert "'gone' is not a task of the plan's last segment" in words(app)
+    assert "'gone' is not a task of the run's last plan" in words(app)
 
 
 def test_moves_turn_one_strategy_into_another(page, schedcast):

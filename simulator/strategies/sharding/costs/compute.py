@@ -23,7 +23,7 @@ from simulator.plan.bodies.copy import KERNEL, Copy
 from simulator.plan.bodies.op_class import reads
 from simulator.plan.bodies.update import STATE, Update, hyper_parameters, state_shape
 from simulator.plan.plan import Plan
-from simulator.plan.task import DTYPE_BYTES, Operand, Segment, Task
+from simulator.plan.task import DTYPE_BYTES, Operand, Task
 from simulator.plan.tensors import contiguous
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.local import local_ops
@@ -104,7 +104,7 @@ class Prices:
         return Task(op.name, op.body, self._device, reads=op.reads, writes=op.writes, mutates=op.mutates, phase=op.phase)
 
     def _seconds(self, tasks: list[Task]) -> list[float]:
-        draft = Plan("draft", (Segment(tuple(tasks)),), {}, {})
+        draft = Plan("draft", tuple(tasks), {}, {})
         return [cost.cold_s for cost in self._costs.resolve(draft)]
 
 

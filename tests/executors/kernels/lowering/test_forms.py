@@ -22,7 +22,7 @@ from executors.tensors import job_tensors
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.plan import Plan
-from simulator.plan.task import INPUT, Operand, Segment, Storage, Task, Value
+from simulator.plan.task import INPUT, Operand, Storage, Task, Value
 from simulator.strategies import registry as strategies
 from tests.support import raw_attention
 from tests.support.jobs import planned
@@ -78,7 +78,7 @@ def plan_alone(task: Task, *fed: str) -> Plan:
     """A plan of one task. `fed`: the names of its inputs that are fed."""
     operands = {o.value: o for o in (*task.inputs, *task.writes)}
     values = {n: Value(n, o.shape, o.strides, o.dtype, "cpu:0", INPUT if n in fed else "activation", n) for n, o in operands.items()}
-    return Plan("test", (Segment((task,)),), values, {n: Storage(n, o.bytes, "cpu:0") for n, o in operands.items()})
+    return Plan("test", (task,), values, {n: Storage(n, o.bytes, "cpu:0") for n, o in operands.items()})
 
 
 def run(plan: Plan, tensors: dict[str, torch.Tensor], forms: Forms, seed: int = 0, iteration: int = 0) -> dict[str, torch.Tensor]:

@@ -19,7 +19,7 @@ from simulator.plan.bodies.host import Host
 from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.bodies.update import Update
 from simulator.plan.keys import cost_key
-from simulator.plan.task import ACTIVATION, BACKWARD, FORWARD, Segment, Task
+from simulator.plan.task import ACTIVATION, BACKWARD, FORWARD, Task
 from simulator.predict.forecast import answer
 from simulator.predict.intervals import Z_90
 from simulator.predict.target import Target
@@ -196,7 +196,7 @@ def test_an_unmeasured_op_list_costs_the_sum_of_its_ops():
 
 def test_tasks_of_one_key_share_one_cost():
     task = mm("a", X, W1, H)
-    plan = replace(plan_of([task], [X, W1, H]), segments=(Segment((task, replace(task, name="b", priority=-1))),))
+    plan = replace(plan_of([task], [X, W1, H]), tasks=(task, replace(task, name="b", priority=-1)))
     first, second = CostModel(machine()).resolve(plan)
     assert first is second
 

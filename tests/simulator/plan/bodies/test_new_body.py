@@ -12,7 +12,7 @@ from simulator.machine.machine import HOST, Link
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.check import PlanError
 from simulator.plan.plan import Plan
-from simulator.plan.task import ACTIVATION, INPUT, TRANSFER, Body, Operand, Resource, Segment, Storage, Task, Value, Work
+from simulator.plan.task import ACTIVATION, INPUT, TRANSFER, Body, Operand, Resource, Storage, Task, Value, Work
 from tests.support.tiny import gpu, rows
 
 BYTES_PER_S = 1e6
@@ -91,7 +91,7 @@ def plan(reads: int = 1) -> Plan:
         Task("other", OpCall("aten.relu.default"), "d", 1, reads=(whole,), writes=(other,)),
         Task("offload", Offload("d", 2), "d", 2, reads=(packed,) * reads, writes=(there,), phase=TRANSFER),
     )
-    return Plan("new", (Segment(tasks),), values, storages)
+    return Plan("new", tasks, values, storages)
 
 
 MACHINE = gpu(links=(Link("d", HOST, 0.001, BYTES_PER_S),))

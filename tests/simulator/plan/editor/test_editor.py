@@ -134,7 +134,7 @@ def test_orders_of_other_tasks(editor):
         with pytest.raises(OrderError) as refusal:
             editor.faults(Order(given_entries))
         assert expected in str(refusal.value)
-    with pytest.raises(OrderError, match="'u3' is not a task of the plan's last segment"):
+    with pytest.raises(OrderError, match="'u3' is not a task of the run's last plan"):
         editor.moved(editor.own, Move("u3", "d", 0))
     with pytest.raises(OrderError, match="'f1' is not on stream 1 of d"):
         editor.moved(editor.own, Move("u2", "d", 1, before="f1"))
@@ -143,7 +143,7 @@ def test_orders_of_other_tasks(editor):
 def computed(plan: Plan, iterations: int) -> dict[tuple[str, int], int]:
     """What a plan computes, as symbols: by task and iteration, a number that stands for all that the execution read.
 
-    The plan has one segment and no views: a storage is read and written as a whole.
+    The plan has no views: a storage is read and written as a whole.
     """
     contents: dict[tuple[str, int], int] = defaultdict(int)  # of each instance of a storage
     read: dict[tuple[str, int], int] = {}

@@ -94,7 +94,7 @@ def test_fitted_multipliers_below_one_make_kernels_faster_and_the_bound_lower():
     assert work_bound(Scenario(plan, gpu(), costs, pair_multipliers=faster)).step_s == pytest.approx(1.0)
 
 
-def test_a_plan_of_several_segments_has_the_mean_of_their_bounds():
+def test_a_run_that_follows_several_plans_has_the_mean_of_their_bounds():
     assert together([(3, Bound(1.0, LINKS)), (1, Bound(5.0, HOST))]) == Bound(2.0, HOST)
 
 
@@ -141,7 +141,7 @@ def test_no_strategy_is_faster_than_its_bound(name):
             plan = strategies.parse(text)[0].plan(job, machine, model, strategies.parse(text)[1])
         except SchedcastError:
             continue
-        for part in plan.parts:
+        for part in plan.sequence:
             costs = model.resolve(part)
             bound = bound_of(part, costs, machine)
             assert 0 < bound.step_s * (1 - 1e-9) <= simulate(part, machine, costs).step_s, text

@@ -182,7 +182,7 @@ def test_the_fused_form_moves_fewer_bytes(whole_seconds):
 
 def test_an_update_is_known_by_annotation_by_name_or_behind_backward(whole_seconds):
     for_names = for_loop(layer="")
-    plain = replace(for_names, plan=replace(for_names.plan, segments=(_without_updates(for_names),)))
+    plain = replace(for_names, plan=replace(for_names.plan, tasks=_without_updates(for_names)))
     assert device_rows(plain, "optimizer=fused")[2:] == [("b1", 9.0, 13.0), ("u5", 13.0, 16.5)]
     with refuses(Code.REQUEST):
         apply_rules(PLAIN, ["optimizer=fused"])
@@ -205,9 +205,7 @@ def test_backward_is_known_by_autograds_thread_or_by_name():
 
 
 def _without_updates(replay):
-    from simulator.plan.task import Segment
-
-    return Segment(tuple(replace(task, phase="forward") if task.phase == "update" else task for task in replay.plan.tasks))
+    return tuple(replace(task, phase="forward") if task.phase == "update" else task for task in replay.plan.tasks)
 
 
 def test_a_run_of_updates_ends_where_something_waits_for_it(whole_seconds):

@@ -18,7 +18,7 @@ from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, Li
 from simulator.plan.bodies.scan import Full, Gradient, JacobianProduct, JacobianValues, shape
 from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
-from simulator.plan.task import ACTIVATION, INPUT, Operand, Segment, Storage, Task, Value
+from simulator.plan.task import ACTIVATION, INPUT, Operand, Storage, Task, Value
 from simulator.strategies.scan.algorithm import exclusive_scan, full_level
 from simulator.strategies.scan.jacobian_of import jacobian_of
 from tests.support.refusals import refuses
@@ -210,7 +210,7 @@ def small_plan(batch=3) -> Plan:
         Task("grad", JacobianProduct(product.result, Gradient(60)), "cpu", reads=(o["both"], o["g"]), writes=(o["grad"],)),
     )
     storages = {name: Storage(name, v.operand().bytes, "cpu") for name, v in values.items()}
-    return Plan("scan", (Segment(tasks),), values, storages)
+    return Plan("scan", tasks, values, storages)
 
 
 def test_a_plan_of_products_computes_the_gradient():

@@ -16,7 +16,7 @@ from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.plan.bodies.copy import Copy
 from simulator.plan.plan import Plan
-from simulator.plan.task import ACTIVATION, Segment, Storage, Task, Value
+from simulator.plan.task import ACTIVATION, Storage, Task, Value
 from simulator.strategies.sharding.boxes import elements, overlap
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.configurations import layer_called
@@ -195,7 +195,7 @@ def copies_plan(devices, matrix):
             values[name] = Value(name, (count,), (1,), "float32", devices[place], ACTIVATION, name)
             ends.append(values[name].operand())
         tasks.append(Task(f"copy{number}", Copy(devices[i], devices[j]), devices[i], number + 1, reads=(ends[0],), writes=(ends[1],)))
-    return Plan("copies", (Segment(tuple(tasks)),), values, storages)
+    return Plan("copies", tuple(tasks), values, storages)
 
 
 def costs_of(machine, devices, matrix):

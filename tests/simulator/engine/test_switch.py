@@ -3,8 +3,8 @@
 import pytest
 
 from simulator.engine.costs.cost import MEASURED, Cost
-from simulator.engine.segments import SimulatedSegment, shown_iterations, switching
 from simulator.engine.simulation import simulate
+from simulator.engine.switch import Simulated, shown_iterations, switching
 from simulator.model.job import Job
 from simulator.papers import pipeline_model
 from simulator.predict.forecast import forecast
@@ -27,12 +27,12 @@ def equal_devices(part):
 
 
 def simulated(plan, machine):
-    segments = []
-    for part in plan.parts:
+    run = []
+    for part in plan.sequence:
         steady = simulate(part, machine, equal_devices(part))
         short = simulate(part, machine, equal_devices(part), iterations=shown_iterations(part))
-        segments.append(SimulatedSegment(part, steady, short, last=part is plan.parts[-1]))
-    return segments
+        run.append(Simulated(part, steady, short, last=part is plan.sequence[-1]))
+    return run
 
 
 @pytest.mark.parametrize("pairs", [1, 2, 3])
@@ -86,6 +86,6 @@ def test_the_parts_of_a_step_add_up_and_the_interval_holds_it():
     assert sum(predicted.parts.on_path.values()) == pytest.approx(step_s)
     assert predicted.sensitivity.step_s == pytest.approx(step_s)
     assert predicted.interval_s[0] <= step_s <= predicted.interval_s[1]
-    alone = [forecast(part, Target(machine, model)) for part in plan.parts]
+    alone = [forecast(part, Target(machine, model)) for part in plan.sequence]
     assert min(f.timeline.step_s for f in alone) < step_s < max(f.timeline.step_s for f in alone)
     assert predicted.peak_bytes == {name: max(f.peak_bytes[name] for f in alone) for name in plan.devices}

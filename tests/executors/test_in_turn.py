@@ -1,13 +1,14 @@
-"""Plans of several segments run: each segment goes on with the parameters, buffers and optimizer state that the one before has left."""
+"""A run goes from one plan to another: each goes on with the parameters, buffers and optimizer state that the one before has left."""
 
 import pytest
 import torch
 
 from calibrate.numerics import reference
+from executors import in_turn
 from executors.cpu.backend import CpuBackend
-from executors.measured import SegmentTimes, run_steps_s
+from executors.in_turn import run_steps_s, sample
+from executors.measured import PlanTimes
 from executors.run import Execution
-from executors.segments import sample
 from executors.tensors import job_tensors
 from executors.trainer import Trainer
 from simulator.engine.costs.model import CostModel
@@ -38,11 +39,11 @@ def plan(job, machine):
 def trained_plainly(plan, job, built, backend, steps):
     """(losses, parameters) of plain PyTorch: with stale weights up to the switch, then without."""
     with built.restored():
-        plain = reference(job, built, same_masks=True, backend=backend, stale=staleness(plan.parts[0]))
+        plain = reference(job, built, same_masks=True, backend=backend, stale=staleness(plan.sequence[0]))
         torch.set_num_threads(1)
         losses = []
         for iteration in range(steps):
-            if iteration == plan.segments[0].repeat:
+            if iteration == plan.sequence[0].iterations:
                 plain.stale({})
             losses.append(float(plain.step()))
         return losses, {name: tensor.clone() for name, tensor in plain.parameters().items()}
@@ -67,13 +68,13 @@ def test_numbers_are_those_of_stale_and_then_plain_training(turns, plan, job, ma
 def test_without_the_switch_the_numbers_would_be_others(plan, job, machine):
     backend, built = CpuBackend(machine), job.build()
     _, parameters = trained_plainly(plan, job, built, backend, 10)
-    _, stale = trained_plainly(plan.with_repeats(10, 1), job, built, backend, 10)
+    _, stale = trained_plainly(plan.lasting(10, 1), job, built, backend, 10)
     assert any(not torch.equal(stale[name], parameters[name]) for name in parameters)
 
 
-def test_the_segments_share_their_tensors(plan, job, machine):
-    """Nothing is copied at a switch, and what the first segment alone needs is freed."""
-    program = CpuBackend(machine).load(plan, job_tensors(job, job.build(), job.graph()))
+def test_the_plans_share_their_tensors(plan, job, machine):
+    """Nothing is copied at a switch, and what the first plan alone needs is freed."""
+    program = in_turn.load(CpuBackend(machine), plan, job_tensors(job, job.build(), job.graph()))
     program.run(5)
     before = program.binding
     program.run(1)
@@ -82,7 +83,7 @@ def test_the_segments_share_their_tensors(plan, job, machine):
     assert all(tensor is before.carried[name] for name, tensor in program.binding.carried.items())
 
 
-def test_a_trainer_may_stop_to_evaluate_in_both_segments(plan, job, machine):
+def test_a_trainer_may_stop_to_evaluate_before_and_after_the_switch(plan, job, machine):
     built, other = job.build(), job.build()
     trainer = Trainer(plan, job, built, CpuBackend(machine))
     for _ in range(8):
@@ -96,21 +97,21 @@ def test_a_trainer_may_stop_to_evaluate_in_both_segments(plan, job, machine):
     assert all(torch.equal(a, b) for a, b in zip(built.module.parameters(), other.module.parameters(), strict=True))
 
 
-def test_a_run_counts_each_segment_as_often_as_the_plan_does(plan):
-    """5 iterations of 2 s, a drain of 4 s, and 3 iterations of 6 s: 32 s for 8. The first step of each segment is not typical."""
-    measured = [SegmentTimes(0, (9.0, 2.0, 2.0)), SegmentTimes(0, (), 4.0), SegmentTimes(1, (9.0, 6.0, 6.0, 6.0))]
-    assert run_steps_s(plan.parts, measured, warm_up=1) == (4.0, 4.0)
-    assert run_steps_s(plan.parts, measured[:1]) == ()
+def test_a_run_counts_each_plan_as_often_as_it_is_followed(plan):
+    """5 iterations of 2 s, a drain of 4 s, and 3 iterations of 6 s: 32 s for 8. The first step of each plan is not typical."""
+    measured = [PlanTimes(0, (9.0, 2.0, 2.0)), PlanTimes(0, (), 4.0), PlanTimes(1, (9.0, 6.0, 6.0, 6.0))]
+    assert run_steps_s(plan, measured, warm_up=1) == (4.0, 4.0)
+    assert run_steps_s(plan, measured[:1]) == ()
 
 
-def test_steps_are_sampled_of_every_segment(plan, job, machine):
-    """A validation takes some steps of each in every round, whatever the plan's numbers of iterations."""
-    program = CpuBackend(machine).load(plan, job_tensors(job, job.build(), job.graph()))
+def test_steps_are_sampled_of_every_plan(plan, job, machine):
+    """A validation takes some steps of each in every round, whatever the run's numbers of iterations."""
+    program = in_turn.load(CpuBackend(machine), plan, job_tensors(job, job.build(), job.graph()))
     for _ in range(3):
         chunk = sample(program, 4)
         assert len(chunk.steps_s) == 3
         assert {item.index for item in chunk.times} == set(range(len(plan.every_task)))
-        assert [segment.drain_s is None for segment in chunk.segments] == [True, False, True, False]
+        assert [part.drain_s is None for part in chunk.parts] == [True, False, True, False]
 
 
 def test_the_measured_timeline_shows_the_switch(plan, job, machine):

@@ -1,8 +1,8 @@
-"""The timeline and the step time of a plan of several segments, from simulations of each.
+"""The timeline and the step time of a run that goes from one plan to another, from simulations of each.
 
-Let segment i run n_i of the n iterations. Its steady period takes p_i seconds, and once its last iteration has begun, completing all of
-them takes another d_i. So the first segment takes n_1 · p_1 + d_1, and the next one begins when it ends. The last segment counts to the end
-of its last period only, as a plan of one segment does. So
+Let plan i be followed for n_i of the n iterations. Its steady period takes p_i seconds, and once its last iteration has begun, completing
+all of them takes another d_i. So the first plan takes n_1 · p_1 + d_1, and the next one begins when it ends. The last plan counts to the
+end of its last period only, as the plan of a run that has no other does. So
 
     step = (n_1 · p_1 + d_1 + n_2 · p_2) / n
 
@@ -18,27 +18,25 @@ from traces.documents.timeline import CriticalSpan, DeviceUse, HeldByKind, Span,
 
 
 @dataclass(frozen=True)
-class SimulatedSegment:
-    """One segment of a plan.
-
-    `part`: the segment as a separate plan. `steady`: its simulation to the steady state. `short`: that of `shown_iterations(part)`
-    iterations, which are then completed. `last`: whether it is the plan's last segment.
+class Simulated:
+    """A plan of the run. `steady`: its simulation to the steady state. `short`: that of `shown_iterations(plan)` iterations, which are then
+    completed. `last`: whether the run ends with it.
     """
 
-    part: Plan
+    plan: Plan
     steady: Timeline
     short: Timeline
     last: bool = False
 
     @property
     def iterations(self) -> int:
-        """How many iterations the plan repeats it for; 1 if it does not say."""
-        return self.part.segments[0].repeat or 1
+        """How many iterations the run follows the plan for; 1 if the plan does not say."""
+        return self.plan.iterations or 1
 
     @property
     def drain_s(self) -> float:
         """Seconds from the end of the period in which the last iteration begins until all iterations are complete."""
-        return 0.0 if self.last else sum(self.short.period_lengths_s[shown_iterations(self.part) :])
+        return 0.0 if self.last else sum(self.short.period_lengths_s[shown_iterations(self.plan) :])
 
     @property
     def seconds(self) -> float:
@@ -47,58 +45,58 @@ class SimulatedSegment:
 
     @property
     def at_switch(self) -> Timeline:
-        """`short`, with its last period and the drain as the window; of the last segment the first period."""
+        """`short`, with its last period and the drain as the window; of the last plan the first period."""
         lengths = self.short.period_lengths_s
-        window_s = (0.0, lengths[0]) if self.last else (sum(lengths[: shown_iterations(self.part) - 1]), sum(lengths))
+        window_s = (0.0, lengths[0]) if self.last else (sum(lengths[: shown_iterations(self.plan) - 1]), sum(lengths))
         return replace(self.short, window_s=window_s)
 
 
-def phases(segments: Sequence[SimulatedSegment]) -> tuple[tuple[int, float], ...]:
-    """By segment: its first iteration, and the mean seconds of its iterations, the drain included."""
-    firsts = accumulate((segment.iterations for segment in segments[:-1]), initial=0)
-    return tuple((first, segment.seconds / segment.iterations) for first, segment in zip(firsts, segments, strict=True))
+def phases(run: Sequence[Simulated]) -> tuple[tuple[int, float], ...]:
+    """By plan: its first iteration, and the mean seconds of its iterations, the drain included."""
+    firsts = accumulate((own.iterations for own in run[:-1]), initial=0)
+    return tuple((first, own.seconds / own.iterations) for first, own in zip(firsts, run, strict=True))
 
 
-def shown_iterations(part: Plan) -> int:
-    """Iterations of a segment that a timeline shows: enough for a full period and the one after it, if the segment has that many."""
-    return min(part.segments[0].repeat or 1, part.largest_lag + 2)
+def shown_iterations(plan: Plan) -> int:
+    """Iterations of a plan that a timeline shows: enough for a full period and the one after it, if the run has that many of it."""
+    return min(plan.iterations or 1, plan.largest_lag + 2)
 
 
-def weights(segments: Sequence[SimulatedSegment]) -> list[float]:
-    """By segment, the number by which to multiply what belongs to a steady step of it, so that the sums are those of the plan's step."""
-    iterations = sum(segment.iterations for segment in segments)
-    return [segment.seconds / segment.steady.step_s / iterations if segment.steady.step_s else 0.0 for segment in segments]
+def weights(run: Sequence[Simulated]) -> list[float]:
+    """By plan, the number by which to multiply what belongs to a steady step of it, so that the sums are those of the run's step."""
+    iterations = sum(own.iterations for own in run)
+    return [own.seconds / own.steady.step_s / iterations if own.steady.step_s else 0.0 for own in run]
 
 
-def switching(segments: Sequence[SimulatedSegment], timelines: Sequence[Timeline]) -> Timeline:
-    """The plan's timeline: its last periods before each switch, the drain, and the first ones after it.
+def switching(run: Sequence[Simulated], timelines: Sequence[Timeline]) -> Timeline:
+    """The run's timeline: the last periods before each switch, the drain, and the first ones after it.
 
-    It has the plan's step time, and the busy shares, bubble and exposed transfers of the whole run. `timelines`: those `at_switch`.
+    It has the run's step time, and the busy shares, bubble and exposed transfers of the whole run. `timelines`: those `at_switch`.
     """
-    iterations = sum(segment.iterations for segment in segments)
-    step_s = sum(segment.seconds for segment in segments) / iterations
-    names = list(dict.fromkeys(device for segment in segments for device in segment.part.devices))
+    iterations = sum(own.iterations for own in run)
+    step_s = sum(own.seconds for own in run) / iterations
+    names = list(dict.fromkeys(device for own in run for device in own.plan.devices))
     busy_s, peak_bytes = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
-    for segment in segments:
-        for timeline in (segment.steady, segment.short):
+    for own in run:
+        for timeline in (own.steady, own.short):
             for use in timeline.devices:
                 peak_bytes[use.name] = max(peak_bytes[use.name], use.peak_bytes)
-        for use in segment.steady.devices:
-            busy_s[use.name] += segment.iterations * use.busy_share * segment.steady.step_s
+        for use in own.steady.devices:
+            busy_s[use.name] += own.iterations * use.busy_share * own.steady.step_s
     shares = {name: busy_s[name] / (iterations * step_s) if step_s else 0.0 for name in names}
-    exposed_s = (weight * segment.steady.exposed_transfer_s for weight, segment in zip(weights(segments), segments, strict=True))
+    exposed_s = (weight * own.steady.exposed_transfer_s for weight, own in zip(weights(run), run, strict=True))
     return replace(
         one_after_another(timelines),
         step_s=step_s,
         devices=tuple(DeviceUse(name, shares[name], peak_bytes[name]) for name in names),
         bubble_share=1.0 - sum(shares.values()) / len(names) if step_s else 0.0,
         exposed_transfer_s=sum(exposed_s),
-        settled=all(segment.steady.settled for segment in segments),
+        settled=all(own.steady.settled for own in run),
     )
 
 
 def one_after_another(timelines: Sequence[Timeline]) -> Timeline:
-    """Timelines of the segments of one run as one: each begins, with new periods and iterations, when the one before has ended.
+    """Timelines of the plans of one run as one: each begins, with new periods and iterations, when the one before has ended.
 
     The window reaches from the start of the first one's window to the end of the last one's. Other quantities are the first one's.
     """
