@@ -22,7 +22,7 @@ def main() -> None:
     """Reproduce the papers named on the command line."""
     measure = "--measure" in sys.argv
     for name in [argument for argument in sys.argv[1:] if argument != "--measure"] or registry.names():
-        paper, path = reproducing.reproduced(registry.get(name), measure, quiet=False)[0], reproduction_file(name)
+        paper, path = reproducing.reproduced(registry.get(name), measure)[0], reproduction_file(name)
         Reproduction(papers=(paper if measure else with_measured(paper, path),)).save(path)
         write_atomic(PAGE, page())
 

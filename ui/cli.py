@@ -529,6 +529,7 @@ def reproduce(
     request: "JobRequest",
     paper: Annotated[str | None, typer.Argument(metavar="PAPER", help="A paper's name, or all. Without it, the papers are listed.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Also run the experiments that this machine can run.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Predict again what comes with this version.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write a folder with a page, pictures and the JSON document.")] = None,
     layer: Annotated[
         str | None,
@@ -557,10 +558,12 @@ def reproduce(
     """Predict what a paper published, for the GPU that it used, and compare published with predicted.
 
     Predictions use the model, the GPU's data sheet and the committed table of kernel efficiencies; nothing is calibrated, and no GPU is
-    needed. No figure of the paper enters its own predictions, with two exceptions: for bppsa, six launch constants are fitted to the
+    needed. No figure of the paper enters its own predictions, with two exceptions: for bppsa, three figures of the host are fitted to the
     paper's table 4, and the report shows both the fit and predictions from a fit to shorter sequences alone; for deepa, one number of table
-    2 says how fast the pipe of its 16 GPUs is. Each claim of the paper is judged by the predictions: it holds, does not hold (with a likely
-    reason), or cannot be judged. The first run takes a few minutes.
+    2 says how fast the pipe of its 16 GPUs is. Each claim of the paper is judged by the predictions, and again with the mechanism off that
+    the paper credits: it holds by that mechanism or by another, does not hold (with a likely reason), or cannot be judged.
+
+    The answer is the one that comes with this version; --fresh predicts it again, in some minutes.
 
     Tables, pictures and the JSON document in one folder:
 
@@ -574,7 +577,7 @@ def reproduce(
     Exit status 1 when a plan that --measure ran gives other gradients or parameters than plain PyTorch.
     """
     if layer is None and not (request.model or config or input_config or request.machine):
-        _commands("reproducing").reproduction(paper, measure=measure, out=out, as_json=json, wait_s=wait)
+        _commands("reproducing").reproduction(paper, measure=measure, fresh=fresh, out=out, as_json=json, wait_s=wait)
         return
     _commands("layer_costs").of_paper(
         paper,
@@ -583,7 +586,7 @@ def reproduce(
         configs=config or [],
         input_config=input_config,
         as_json=json,
-        left=["--measure"] * measure + ["--out"] * (out is not None),
+        left=["--measure"] * measure + ["--fresh"] * fresh + ["--out"] * (out is not None),
     )
 
 

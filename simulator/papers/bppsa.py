@@ -1,6 +1,7 @@
 """BPPSA (Wang et al., 2020): back-propagation through recurrent layers as a parallel scan, on a V100 and on the paper's two other cards."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 from simulator.engine.costs.model import CostModel
@@ -12,10 +13,10 @@ from simulator.model.workloads.networks import chains
 from simulator.papers import bppsa_claims as claims
 from simulator.papers import bppsa_sparse, registry
 from simulator.papers.bppsa_claims import EpochsByCase
-from simulator.papers.bppsa_epochs import BASELINE, FITTED, GRU, RNN, SCAN, Case, Epoch, Epochs, Workloads, fit, with_fitted
+from simulator.papers.bppsa_epochs import BASELINE, FITTED, GRU, LINEAR, RNN, SCAN, Case, Epoch, Epochs, Workloads, fit, with_fitted
 from simulator.papers.pipeline_trainings import Trained
 from simulator.papers.predicting import Steps
-from simulator.papers.registry import Measurement, line
+from simulator.papers.registry import Measurement, gain_words, line
 from simulator.predict.forecast import forecast
 from simulator.predict.target import Target
 from simulator.strategies import registry as strategies
@@ -36,9 +37,9 @@ class BppsaScope(Data):
 
     `lengths`: compared at the mini-batch of table 4. `length`: where `batches` are compared, figure 8d to 8f. `sets`: audio features and
     their lengths, table 3. `constants`: what the fitted figures of the host are the times of, by name. `cards`: the presets of the paper's
-    other cards by what it calls them, the smaller one first. `epochs`: those of the curves in figures 7 and 13, by model.
-    `cluster`: a machine for scans over several numbers of `devices`. `kept`: see `bppsa_sparse.KEPT`.
-    `stale`: trainings in pairs, plain ones and PipeDream's (appendix C).
+    other cards by what it calls them, the smaller one first; `fitted`: those whose preset has a figure of the paper. `epochs`: those of the
+    curves in figures 7 and 13, by model. `cluster`: a machine for scans over several numbers of `devices`. `kept`: see
+    `bppsa_sparse.KEPT`. `stale`: trainings in pairs, plain ones and PipeDream's (appendix C).
     """
 
     lengths: tuple[int, ...]
@@ -48,6 +49,7 @@ class BppsaScope(Data):
     set_batches: tuple[int, ...]
     constants: dict[str, str]
     cards: dict[str, str]
+    fitted: tuple[str, ...]
     epochs: dict[str, int]
     cluster: str
     devices: tuple[int, ...]
@@ -107,13 +109,14 @@ def reproduce(steps: Steps) -> Paper:
     places = {card: load_machine(preset) for card, preset in SCOPE.cards.items()}
     cards = {card: on(place, (*cases, *SCOPE.gru)) for card, place in places.items()}
     by_length, by_batch = ({case: rnn[case] for case in group} for group in (SCOPE.by_length, SCOPE.by_batch))
-    held = {count: peak_bytes(count, steps.report) for count in SCOPE.devices}
+    shared = {count: on_devices(count, steps.report) for count in SCOPE.devices}
+    held = {count: (own.scan_bytes, own.gpipe_bytes) for count, own in shared.items()}
     steps.report(bppsa_sparse.MODEL)
     chain = bppsa_sparse.operators()
     scan = bppsa_sparse.steps(chain)
     hosts = (machine.hosts[0], early.hosts[0])
     fits = (({"constant": SCOPE.constants[name]}, [getattr(host, name) for host in hosts]) for name in FITTED)
-    asked = {case: steps.asks(case.job, BASELINE, SCAN) for case in (*cases, *SCOPE.gru)}
+    asked = {case: steps.asks(case.job, BASELINE, SCAN, LINEAR) for case in (*cases, *SCOPE.gru)}
     everywhere = {steps.machine_name: rnn | gru, **cards}
     tables = (
         PAPER.table("constants", fits),
@@ -127,16 +130,47 @@ def reproduce(steps: Steps) -> Paper:
         PAPER.table("gru", _gru_rows(gru, asked)),
         PAPER.table("greatest", _greatest(cards)),
         PAPER.table("training", _training(cards)),
-        PAPER.table("devices", (({"devices": count, "layers": 2 * count}, own) for count, own in held.items())),
+        PAPER.table("devices", (({"devices": count, "layers": 2 * count}, own) for count, own in shared.items())),
         PAPER.table("cards", _by_card(everywhere, cases), machine=steps.machine_name),
         PAPER.table("gru-cards", _by_card(everywhere, tuple(SCOPE.gru)), machine=steps.machine_name),
         *bppsa_sparse.tables(scan, chain),
     )
-    greatest = claims.greatest_differ(*claims.points(cards), reason=lambda: claims.why_at_one_point(places, cases, workloads))
-    alike = bppsa_sparse.steps_are_like_operators(scan, chain)
-    checks = (*_checks(rnn, gru, cards), greatest, claims.memory_is_constant(held), alike, *claims.of_executions({}))
+    usual = claims.Predicted(rnn, gru, held_out, cards)
+    of_cards = {card: _of_linear_scans(epochs) for card, epochs in cards.items()}
+    linear = claims.Predicted(_of_linear_scans(rnn), _of_linear_scans(gru), _of_linear_scans(held_out), of_cards)
+    why = partial(claims.why_at_one_point, places, cases, workloads)
+    checks = (
+        claims.faster_than_linear(by_length, {case: Epochs(machine, workloads).kernels_s(case) for case in SCOPE.by_length}),
+        claims.on_devices(shared),
+        claims.depth([case.length for case in SCOPE.by_length]),
+        *_beside(_checks(usual, why), _checks(linear)),
+        claims.memory_is_constant(held),
+        bppsa_sparse.steps_are_like_operators(scan, chain),
+        bppsa_sparse.critical_path_is_shorter(scan, chain),
+        *bppsa_sparse.counted(),
+        *claims.of_executions({}),
+    )
     charts = (*_charts(everywhere, gru), _devices_chart(held), bppsa_sparse.chart(scan, chain))
-    return PAPER.paper(steps, tables, checks, charts)
+    at_1000 = rnn[Case(RNN, SCOPE.length, BATCH)]
+    finding = [gain_words(own.speedups[0]) for own in (at_1000.of_linear_scan, at_1000)]
+    return PAPER.paper(steps, tables, checks, charts, finding=finding)
+
+
+def _of_linear_scans(epochs: EpochsByCase) -> EpochsByCase:
+    return {case: epoch.of_linear_scan for case, epoch in epochs.items()}
+
+
+def _beside(checks: Iterable[Check], off: Iterable[Check]) -> Iterator[Check]:
+    """The checks, each with that of linear scans beside it."""
+    for check, without in zip(checks, off, strict=True):
+        claim = PAPER.claim(check.name)
+        yield claim.beside(check, without) if claim.off else check
+
+
+def _both(epoch: Epoch, what: str) -> tuple[float, ...]:
+    """Figures of an epoch, then those of its linear scan that differ."""
+    own, linear = (getattr(each, what) for each in (epoch, epoch.of_linear_scan))
+    return (*own, *(linear if what == "speedups" else linear[-1:]))
 
 
 def _rows(
@@ -148,12 +182,12 @@ def _rows(
     """Yield figures of epochs. `what`: the name of their property. `asked`: what asks for an iteration."""
     for case, epoch in predicted.items():
         published = getattr(printed[case], what) if case in printed else ()
-        yield _labels(case), getattr(epoch, what), published, OK, (), asked.get(case, {})
+        yield _labels(case), _both(epoch, what), published, OK, (), asked.get(case, {})
 
 
 def _gru_rows(gru: EpochsByCase, asked: Mapping[Case, Mapping[str, tuple[str, ...]]]) -> Iterator[tuple]:
     for case, name in SCOPE.gru.items():
-        yield {"set": name, **_labels(case)}, (*gru[case], *gru[case].speedups), (), OK, (), asked[case]
+        yield {"set": name, **_labels(case)}, (*gru[case], *_both(gru[case], "speedups")), (), OK, (), asked[case]
 
 
 def _labels(case: Case) -> dict[str, object]:
@@ -164,7 +198,7 @@ def _by_card(everywhere: Mapping[str, EpochsByCase], cases: Sequence[Case]) -> I
     """Yield the speed-ups of each case, card after card."""
     for case in cases:
         labels = {"set": SCOPE.gru[case]} if case in SCOPE.gru else {}
-        yield labels | _labels(case), [gain for epochs in everywhere.values() for gain in epochs[case].speedups]
+        yield labels | _labels(case), [gain for epochs in everywhere.values() for gain in _both(epochs[case], "speedups")]
 
 
 def _greatest(cards: Mapping[str, EpochsByCase]) -> Iterator[tuple]:
@@ -178,7 +212,12 @@ def _greatest(cards: Mapping[str, EpochsByCase]) -> Iterator[tuple]:
             max((cards[card][case].speedups[position] for card in own for case in cases if case in cards[card]), default=None)
             for position, own in enumerate(names)
         ]
-        yield {"workload": what, "cards": " and ".join(dict.fromkeys(name for own in names for name in own))}, greatest, printed
+        yield {"workload": what, "cards": " and ".join(dict.fromkeys(called(name) for own in names for name in own))}, greatest, printed
+
+
+def called(card: str) -> str:
+    """The name of a card in tables, which says whether a figure of the paper is in its preset."""
+    return f"{card} (fitted)" if card in SCOPE.fitted else card
 
 
 def _training(cards: Mapping[str, EpochsByCase]) -> Iterator[tuple]:
@@ -189,35 +228,49 @@ def _training(cards: Mapping[str, EpochsByCase]) -> Iterator[tuple]:
             count = SCOPE.epochs[case.model]
             printed = [None, None, PAPER.values("greatest")["RNN, T = 1000, B = 16"][0] if case.model == RNN else None]
             labels = {"workload": f"GRU, set {SCOPE.gru[case]}" if case in SCOPE.gru else "RNN", **_labels(case), "epochs": count}
-            yield labels | {"card": card}, (count * epoch.baseline_s, count * epoch.bppsa_s, epoch.speedups[0]), printed
+            yield labels | {"card": called(card)}, (count * epoch.baseline_s, count * epoch.bppsa_s, epoch.speedups[0]), printed
 
 
-def _checks(rnn: EpochsByCase, gru: EpochsByCase, cards: Mapping[str, EpochsByCase]) -> Iterator[Check]:
+def _checks(predicted: claims.Predicted, why_at_one_point: Callable[[], str] = str) -> Iterator[Check]:
+    """Judge epochs, those of Blelloch's scan or of linear ones."""
+    rnn, gru, cards = predicted.rnn, predicted.gru, predicted.cards
     by_length, by_batch = SCOPE.by_length, SCOPE.by_batch
+    small, large = cards.values()
+    yield claims.as_in_table_4(predicted.held_out, published())
+    yield claims.beyond_workers({card: epochs[by_length[-1]] for card, epochs in cards.items()} | {PAPER.machine: rnn[by_length[-1]]})
+    yield from claims.greatest_gains(*cards.values())
+    yield claims.fitted_point(small[Case(RNN, SCOPE.length, BATCH)])
     yield PAPER.claim("length").trend([(case.length, rnn[case].speedups[0]) for case in by_length])
     yield claims.bound_by_workers([(case.length, rnn[case].backwards[1]) for case in by_length])
     yield PAPER.claim("batch").trend([(case.batch, rnn[case].speedups[1]) for case in by_batch])
     yield claims.longer_sets_gain_more(gru)
-    small, large = cards.values()
     yield claims.larger_card_peaks_later(*([(case.length, epochs[case].speedups[1]) for case in by_length] for epochs in (large, small)))
     yield claims.larger_card_falls_slower(*([(case.batch, epochs[case].speedups[1]) for case in by_batch] for epochs in (large, small)))
+    yield claims.larger_card_is_faster({case: (large[case], small[case]) for case in by_length})
+    yield claims.greatest_differ(*claims.points(cards), reason=why_at_one_point)
 
 
-def peak_bytes(count: int, report: Callable[[str], None]) -> tuple[int, int]:
-    """Return the peak bytes of a device among `count` that share twice as many layers: of a scan, and of GPipe as in appendix B.
+def on_devices(count: int, report: Callable[[str], None]) -> claims.OnDevices:
+    """Simulate `count` devices that share twice as many layers: scans, and GPipe as in appendix B.
 
-    GPipe has as many microbatches as devices, each as large as the scan's batch, and repeats forwards. The figure counts what a method
-    needs: a value from its first access to its last, without the time until the stream that allocated it has its memory again.
+    GPipe has as many microbatches as devices, each as large as the scan's batch, and repeats forwards. Bytes are those that a method needs:
+    a value from its first access to its last, without the time until the stream that allocated it has its memory again.
     """
     machine, model = load_machine(SCOPE.cluster, devices=count), f"{chains.__file__}:tanh_{2 * count}"
     report(f"{2 * count} layers on {count} devices")
-    most = []
-    for text, batch in ((f"bppsa:scan=blelloch,devices={count}", BATCH), (f"gpipe:microbatches={count},rematerialize=on", BATCH * count)):
+    jobs = {
+        f"{SCAN},devices={count}": BATCH,
+        f"gpipe:microbatches={count},rematerialize=on": BATCH * count,
+        f"{LINEAR},devices={count}": BATCH,
+    }
+    most, seconds = [], []
+    for text, batch in jobs.items():
         strategy, options = strategies.parse(text)
         plan = strategy.plan(Job(model, batch), machine, None, options)
-        spans = forecast(plan, Target.of(CostModel(machine))).timeline.spans
-        most.append(max(peaks(memory_over_time(plan, spans)).values()))
-    return most[0], most[1]
+        timeline = forecast(plan, Target.of(CostModel(machine))).timeline
+        most.append(max(peaks(memory_over_time(plan, timeline.spans)).values()))
+        seconds.append(timeline.step_s)
+    return claims.OnDevices(most[0], most[1], seconds[0], seconds[2])
 
 
 def _devices_chart(held: Mapping[int, tuple[int, int]]) -> Chart:
@@ -233,9 +286,14 @@ def _charts(everywhere: Mapping[str, EpochsByCase], gru: EpochsByCase) -> Iterat
         ("length", ("lengths", "length-speedups"), SCOPE.by_length),
         ("batch", ("batches", "batch-speedups"), sorted(SCOPE.by_batch)),
     ):
-        lines = {card: {getattr(case, over): epochs[case] for case in cases} for card, epochs in everywhere.items()}
+        shown = {**everywhere, f"{machine}, linear scan": _of_linear_scans(everywhere[machine])}
+        lines = {card: {getattr(case, over): epochs[case] for case in cases} for card, epochs in shown.items()}
         printed = {PUBLISHED: {getattr(case, over): table_4[case] for case in cases if case in table_4}}
-        yield PAPER.chart(charts[0], _panels({machine: lines[machine]} | printed, "totals"), length=SCOPE.length)
+        yield PAPER.chart(
+            charts[0],
+            _panels({name: own for name, own in lines.items() if name.startswith(machine)} | printed, "totals"),
+            length=SCOPE.length,
+        )
         yield PAPER.chart(charts[1], _panels(lines | printed, "speedups"), length=SCOPE.length)
     sets: dict[str, dict[int, Epoch]] = {}
     for case, name in SCOPE.gru.items():

@@ -1,14 +1,16 @@
 """The BPPSA paper's claims, judged from predicted epochs and speed-ups; and an experiment that says why one of them does not hold."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from math import log
+from math import ceil, log, log2
+from typing import NamedTuple
 
 from simulator.machine.machine import Machine
 from simulator.papers import registry
 from simulator.papers.bppsa_epochs import RNN, Case, Epoch, Epochs, Workloads
-from simulator.papers.registry import EQUAL, span
+from simulator.papers.registry import EQUAL, near, span
+from simulator.strategies.scan.algorithm import exclusive_scan, full_level
 from traces.documents.reproduction import Check, PaperCase, Table
 from traces.units import memory
 
@@ -23,6 +25,100 @@ _RATIOS = tuple(number / 10 for number in range(10, 26))
 EpochsByCase = Mapping[Case, Epoch]
 #: Length or mini-batch, and a figure.
 Points = Sequence[tuple[int, float]]
+
+
+class Predicted(NamedTuple):
+    """Predicted epochs: of the RNN and the GRU on the first card, with constants that are fitted to short sequences only, and by card."""
+
+    rnn: EpochsByCase
+    gru: EpochsByCase
+    held_out: EpochsByCase
+    cards: Mapping[str, EpochsByCase]
+
+
+class OnDevices(NamedTuple):
+    """Most bytes on one of several devices, with a scan and with GPipe, and seconds of a step with Blelloch's scan and a linear one."""
+
+    scan_bytes: int
+    gpipe_bytes: int
+    scan_s: float
+    linear_s: float
+
+
+def faster_than_linear(epochs: EpochsByCase, kernels_s: Mapping[Case, tuple[float, float]]) -> Check:
+    """Judge: Theta(log n) steps take less time than the Theta(n) steps of a linear scan over the same Jacobians.
+
+    `kernels_s`: the kernels alone of Blelloch's scan and of a linear one.
+    """
+    cases = {
+        f"T = {case.length}": (epoch.of_linear_scan.backwards[1] / epoch.backwards[1], linear_s / scan_s)
+        for case, epoch in epochs.items()
+        for scan_s, linear_s in [kernels_s[case]]
+    }
+    return PAPER.claim("log n").each(cases)
+
+
+def on_devices(shared: Mapping[int, OnDevices]) -> Check:
+    """Judge: from the fewest devices to the most, a step grows less with Blelloch's scan than with a linear one."""
+    claim = PAPER.claim("devices")
+    if len(shared) < 2:
+        return claim.unjudged()
+    fewest, most = shared[min(shared)], shared[max(shared)]
+    growths = [getattr(most, name) / getattr(fewest, name) for name in ("scan_s", "linear_s")]
+    return claim.each({f"{min(shared)} to {max(shared)} devices": (*growths, 1e3 * most.scan_s, 1e3 * most.linear_s)})
+
+
+def depth(lengths: Sequence[int]) -> Check:
+    """Count products that wait for each other in a scan over a gradient and `length` Jacobians."""
+
+    def product(later: int, earlier: int) -> int:
+        return 1 + max(later, earlier)
+
+    def dependent(length: int, level: int) -> int:
+        return max(exclusive_scan([0] * (length + 1), level, product))
+
+    cases = {f"n = {length}": (dependent(length, full_level(length + 1)), dependent(length, 0)) for length in lengths}
+    within = {f"n = {n}": ((None, 2.0 * ceil(log2(n + 1))), (float(n), float(n))) for n in lengths}
+    return PAPER.claim("depth").each(cases, within)
+
+
+def as_in_table_4(held_out: EpochsByCase, printed: EpochsByCase) -> Check:
+    """Judge: the epochs' speed-ups of lengths that the fit has not seen are those of table 4."""
+    cases = {f"T = {case.length}": (epoch.speedups[0], printed[case].speedups[0]) for case, epoch in held_out.items()}
+    return PAPER.claim("table 4").each(cases, {case: ((theirs, theirs),) for case, (_, theirs) in cases.items()})
+
+
+def beyond_workers(longest: Mapping[str, Epoch]) -> Check:
+    """Judge: with many more steps than workers the backward is still faster than back-propagation's."""
+    return PAPER.claim("beyond workers").each({card: (epoch.speedups[1],) for card, epoch in longest.items()})
+
+
+def greatest_gains(small: EpochsByCase, large: EpochsByCase) -> Iterator[Check]:
+    """Judge the greatest speed-ups: of the RNN's epoch on the smaller card and its backward on the larger, and the GRU's on both."""
+    printed = PAPER.values("greatest")
+    rnn, gru = (
+        [[e.speedups for case, e in card.items() if (case.model == RNN) is of_rnn] for card in (small, large)] for of_rnn in (True, False)
+    )
+    most = {
+        "greatest overall": (max(gains[0] for gains in rnn[0]), printed["RNN, greatest"][0]),
+        "greatest backward": (max(gains[1] for gains in rnn[1]), printed["RNN, greatest"][1]),
+        "GRU, greatest overall": (max(gains[0] for card in gru for gains in card), printed["GRU, greatest"][0]),
+        "GRU, greatest backward": (max(gains[1] for card in gru for gains in card), printed["GRU, greatest"][1]),
+    }
+    for name, (gain, theirs) in most.items():
+        yield PAPER.claim(name).each({"at most": (gain,)}, {"at most": (near(theirs),)})
+
+
+def fitted_point(epoch: Epoch) -> Check:
+    """Judge the point of the smaller card to which its backward step is fitted."""
+    overall, backward = PAPER.values("greatest")["RNN, T = 1000, B = 16"]
+    return PAPER.claim("fitted point").each({"RTX 2070": epoch.speedups}, {"RTX 2070": (near(overall), near(backward))})
+
+
+def larger_card_is_faster(by_length: Mapping[Case, tuple[Epoch, Epoch]]) -> Check:
+    """Judge: the backward of BPPSA takes less time on the larger card. Epochs: on the larger one, then on the smaller one."""
+    cases = {f"T = {c.length}": tuple(1e3 * e.backwards[1] / c.iterations for e in both) for c, both in by_length.items()}
+    return PAPER.claim("latency").each(cases)
 
 
 def memory_is_constant(peaks: Mapping[int, tuple[int, int]]) -> Check:

@@ -15,7 +15,7 @@ from simulator.engine.simulation import simulate
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
-from simulator.plan.bodies.scan import JacobianValues
+from simulator.plan.bodies.scan import JacobianValues, ScanLevel
 from simulator.plan.plan import Plan
 from simulator.plan.task import FORWARD, Operand, Task
 from simulator.plan.tensors import contiguous
@@ -24,7 +24,7 @@ from simulator.strategies import registry as strategies
 RNN, GRU = "rnn_bitstream", "gru_features"
 #: Samples of an epoch, by model; sections 4.1 and 4.2.
 SAMPLES = {RNN: 32_000, GRU: 6_705}
-BASELINE, SCAN = "baseline", "bppsa:scan=blelloch"
+BASELINE, SCAN, LINEAR = "baseline", "bppsa:scan=blelloch", "bppsa:scan=linear"
 #: The figures of a host lane that table 4 of the paper fits.
 FITTED = ("forward_step_s", "backward_step_s", "batch_s")
 
@@ -48,12 +48,22 @@ class Case(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """Seconds of one epoch: forward alone, forward with BPPSA's overhead (none in an RNN), training by back-propagation, and by BPPSA."""
+    """Seconds of one epoch: forward alone, forward with BPPSA's overhead (none in an RNN), training by back-propagation, and by BPPSA.
+
+    `linear_s`: by BPPSA with a linear scan over the same Jacobians; None if it is not known.
+    """
 
     forward_s: float
     forward_overhead_s: float
     baseline_s: float
     bppsa_s: float
+    linear_s: float | None = None
+
+    @property
+    def of_linear_scan(self) -> "Epoch":
+        """The epoch whose scan is linear. One without it is a programming error."""
+        assert self.linear_s is not None, "published epochs have no linear scan"
+        return self._replace(bppsa_s=self.linear_s)
 
     @property
     def totals(self) -> tuple[float, float, float]:
@@ -74,20 +84,24 @@ class Epoch(NamedTuple):
 
 @dataclass(frozen=True)
 class Plans:
-    """The plans of one iteration: forward alone, forward with BPPSA's overhead, training by back-propagation, and training by BPPSA."""
+    """The plans of one iteration: forward alone, forward with BPPSA's overhead, training by back-propagation, and training by BPPSA.
+
+    `linear`: training by BPPSA with a linear scan.
+    """
 
     forward: Plan
     forward_overhead: Plan
     baseline: Plan
     bppsa: Plan
+    linear: Plan
 
     @staticmethod
     def plan(case: Case, machine: Machine) -> "Plans":
         """Return the plans of a case."""
-        parsed = (strategies.parse(text) for text in (BASELINE, SCAN))
-        baseline, bppsa = (strategy.plan(case.job, machine, None, options) for strategy, options in parsed)
-        bppsa = _with(bppsa, list(_by_framework(bppsa.tasks)))
-        return Plans(_forward(baseline), _forward(bppsa), baseline, bppsa)
+        parsed = (strategies.parse(text) for text in (BASELINE, SCAN, LINEAR))
+        baseline, *scans = (strategy.plan(case.job, machine, None, options) for strategy, options in parsed)
+        bppsa, linear = (_with(plan, list(_by_framework(plan.tasks))) for plan in scans)
+        return Plans(_forward(baseline), _forward(bppsa), baseline, bppsa, linear)
 
 
 def _with(plan: Plan, tasks: Sequence[Task]) -> Plan:
@@ -168,6 +182,15 @@ class Epochs:
         plans = self._workloads.plans(case)
         load_s = self._host.batch_s + case.batch * self._host.sample_s
         return Epoch(*(case.iterations * (load_s + self._iteration_s(getattr(plans, field.name))) for field in fields(plans)))
+
+    def kernels_s(self, case: Case) -> tuple[float, float]:
+        """The kernels of an iteration's scan, one after another, of Blelloch's scan and of a linear one."""
+        plans = self._workloads.plans(case)
+        of_scan, of_linear = (
+            sum(c.cold_s for task, c in zip(plan.tasks, self._costs.resolve(plan), strict=True) if isinstance(task.body, ScanLevel))
+            for plan in (plans.bppsa, plans.linear)
+        )
+        return of_scan, of_linear
 
     def _iteration_s(self, plan: Plan) -> float:
         return simulate(plan, self._machine, self._costs.resolve(plan), iterations=1).step_s

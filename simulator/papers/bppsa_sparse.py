@@ -209,6 +209,23 @@ def steps_are_like_operators(scan: Sequence[ScanStep], chain: Sequence[Operator]
     return PAPER.claim("sparsity").judged(heaviest < _ALIKE * operator, said, figures)
 
 
+def critical_path_is_shorter(scan: Sequence[ScanStep], chain: Sequence[Operator]) -> Check:
+    """Judge: the scan's critical path takes fewer FLOPs than the chain of gradient operators, which follow one another."""
+    operators, sparse = sum(each.flops for each in chain), sum(each.sparse_flops for each in chain)
+    cases = {"one sample": (critical_flops(scan), operators, sparse)}
+    return PAPER.claim("critical path").each(cases, {"one sample": ((None, operators),)})
+
+
+def counted() -> Iterator[Check]:
+    """Judge table 1's shares of zeros, and section 3.3's memory, which follow from the layers' extents."""
+    zeros = {name: (rule.pattern().sparsity, PAPER.values("sparsity")[name]) for name, rule in FIRST.items()}
+    yield PAPER.claim("guaranteed zeros").each(zeros, {name: ((printed, printed),) for name, (_, printed) in zeros.items()})
+    name, rule = next(iter(FIRST.items()))
+    mib = [_FLOAT * rule.rows * rule.cols / _MIB, _FLOAT * rule.nnz / _MIB]
+    printed = PAPER.values("memory, MiB")[name]
+    yield PAPER.claim("sparse memory").each({name: mib}, {name: [(each, each) for each in printed]})
+
+
 def chart(scan: Sequence[ScanStep], chain: Sequence[Operator]) -> Chart:
     """Figure 10."""
     groups: dict[str, Sequence[ScanStep | Operator]] = {**by_kind(scan), "gradient operators": chain}

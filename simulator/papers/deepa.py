@@ -27,7 +27,7 @@ from simulator.papers.deepa_claims import (
 )
 from simulator.papers.deepa_figures import Layers, pictures
 from simulator.papers.predicting import Steps, StepsByStrategy, figure, first_refusal, ratio, speedup, status_of
-from simulator.papers.registry import line
+from simulator.papers.registry import gain_words, line
 from simulator.predict.target import preset_target
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.configurations import layer_called
@@ -89,7 +89,8 @@ def predictions() -> int:
     """Return the number of predicted jobs and searched networks."""
     machines = 1 + 2 * SCOPE.clusters
     each = 1 + machines * (1 + SCOPE.slower) + 2 * SCOPE.large
-    return len(SCOPE.networks) * each + len(OTHERS) * SCOPE.slower + len([batch for _, batch in _sweep() if batch != BATCH])
+    each_machine = sum(network.name == "VGG-16" for network in SCOPE.networks) * SCOPE.clusters
+    return len(SCOPE.networks) * each + each_machine + len(OTHERS) * SCOPE.slower + len([batch for _, batch in _sweep() if batch != BATCH])
 
 
 def _sweep() -> list[tuple[Network, int]]:
@@ -120,17 +121,20 @@ def reproduce(steps: Steps) -> Paper:
         PAPER.table("steps", _seconds(predicted, asked)),
         PAPER.table("batches", _batches(batches, steps)),
     ]
-    checks = [claims.two_workers_cheapest(fc6), *claims.of_configurations(divided), *layers.checks()]
+    checks = [claims.two_workers_cheapest(fc6), claims.of_fc6(fc6), *claims.of_configurations(divided), *layers.checks()]
     checks += claims.of_steps(predicted, slower, batches, others)
     rates = [*(("16 K80", share, {first.name: own}) for share, own in others.items()), ("16 K80", claims.THIRD, slower)]
     if SCOPE.clusters:
         pair = [steps.on(NODE), steps.on(NODES)]
         forms = (4 * PER_GPU, (*FRAMEWORKS, IMAGE, DEEPA)), (16 * PER_GPU, (TENSORFLOW_NODES, IMAGE, DEEPA))
-        node, nodes = (_networks(own, *form) for own, form in zip(pair, ((forms[0][0], (*forms[0][1], DEEPA_LATE)), forms[1]), strict=True))
+        more = (forms[0][0], (*forms[0][1], DEEPA_LATE, DEEPA_EXPOSED))
+        node, nodes = (_networks(own, *form) for own, form in zip(pair, (more, forms[1]), strict=True))
         halves = [_networks(own.under(links=HALF), *form) if SCOPE.slower else {} for own, form in zip(pair, forms, strict=True)]
         rates += [(name, HALF, own) for name, own in zip((NODE, NODES), halves, strict=True)]
         tables.append(PAPER.table("clusters", _clusters(node, nodes)))
         checks += claims.of_clusters(node, nodes, halves)
+        vgg = next((network for network in SCOPE.networks if network.name == "VGG-16"), None)
+        checks.append(claims.on_four(_divided_on_node(vgg, pair[0]) if vgg else None))
     tables.append(PAPER.table("rates", _rates(rates)))
     if SCOPE.large:
         large = {network.name: _divided(network.large, steps) for network in SCOPE.networks}
@@ -138,11 +142,18 @@ def reproduce(steps: Steps) -> Paper:
         tables.append(PAPER.table("imagenet-22k", _large(divided, large, predicted, wide)))
         checks += claims.of_large_networks(divided, large, predicted, wide)
     charts = [_chart(batches), *layers.charts()]
-    return PAPER.paper(steps, tables, checks, charts, networks=tuple(pictures(divided, BATCH)))
+    known = {name: (gain, speedup(own, DEEPA, IMAGE)) for name, own in predicted.items() if (gain := claims.over_best(own))}
+    finding = ("; ".join(f"{name} {gain_words(gains[place])}" for name, gains in known.items()) for place in (0, 1))
+    return PAPER.paper(steps, tables, checks, charts, finding=finding, networks=tuple(pictures(divided, BATCH)))
 
 
 def _divided(model: str, steps: Steps) -> Divided | Refusal:
     return steps.attempt(f"configurations of {model}", lambda: Divided.search(Job(model, BATCH), steps.machine_name, SERVER))
+
+
+def _divided_on_node(network: Network, steps: Steps) -> Divided | None:
+    own = steps.attempt(network.name, lambda: Divided.search(Job(network.model, 4 * PER_GPU), steps.machine_name, SERVER))
+    return own if isinstance(own, Divided) else None
 
 
 def _fc6() -> list[LayerCost]:

@@ -73,6 +73,11 @@ class Divided:
         return search.cheapest_of(self.tables)
 
     @cached_property
+    def nodes_left(self) -> int:
+        """The nodes that elimination leaves."""
+        return len(search.reduced(self.repaired).enumerated)
+
+    @cached_property
     def as_printed(self) -> list[Configuration]:
         """The cheapest choice by the paper's costs as printed."""
         return search.cheapest_of(self.printed)

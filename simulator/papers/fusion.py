@@ -6,12 +6,15 @@ The paper calls backward-fusion parallel but mentions no second stream, and PyTo
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from simulator.machine.presets import load_machine
 from simulator.model.job import Job
+from simulator.papers import fusion_claims as claims
 from simulator.papers import predicting, registry
 from simulator.papers.predicting import (
+    BASELINE,
     PredictedStep,
     Steps,
     StepsByStrategy,
@@ -21,8 +24,9 @@ from simulator.papers.predicting import (
     status_of,
     unless_refused,
 )
-from simulator.papers.registry import EQUAL, Measurement, line
+from simulator.papers.registry import EQUAL, Measurement, gain_words, line
 from traces.documents.base import Data
+from traces.documents.comparison import PYTORCH
 from traces.documents.reproduction import Chart, Check, Panel, Paper
 from traces.errors import Refusal, SchedcastError
 
@@ -56,6 +60,7 @@ class FusionScope(Data):
 
     `phases`: model and batch of figure 3 and table 2, and of the optimizers in figure 7. `transformer`: model, batch and lengths of
     sentences, which section C.4 does not state. `sweeps`: model and batches of figure 5. `same_batch`: where figure 6 compares models.
+    `cards`: other cards, for table 2's model. `replicas`: a machine of several of the paper's cards, and the batch of all.
     """
 
     phases: tuple[str, int]
@@ -63,6 +68,8 @@ class FusionScope(Data):
     sweeps: tuple[tuple[str, tuple[int, ...]], ...]
     same_batch: int
     optimizers: tuple[str, ...]
+    cards: tuple[str, ...]
+    replicas: tuple[str, int]
 
 
 SCOPE = PAPER.scope(FusionScope)
@@ -71,7 +78,8 @@ SCOPE = PAPER.scope(FusionScope)
 def predictions() -> int:
     """Return the number of jobs that `reproduce` predicts."""
     host_bound = sum(len(_small(batches)) for _, batches in SCOPE.sweeps)
-    return 2 + len(SCOPE.transformer[2]) + sum(len(batches) for _, batches in SCOPE.sweeps) + host_bound + len(SCOPE.optimizers)
+    in_both = len(SCOPE.transformer[2]) + sum(len(batches) for _, batches in SCOPE.sweeps) + len(SCOPE.optimizers)
+    return 3 + 2 * in_both + host_bound + 4 * len(SCOPE.cards) + 4
 
 
 def job(model: str, batch: int, size: int | None = None, optimizer: str = "adam") -> Job:
@@ -82,21 +90,25 @@ def job(model: str, batch: int, size: int | None = None, optimizer: str = "adam"
 def reproduce(steps: Steps) -> Paper:
     """Predict the paper's figures. A step that does not fit on the card, or cannot be predicted, retains its row with that status."""
     model, batch, lengths = SCOPE.transformer
-    idle_host = steps.under(free_launches=True)
+    idle_host, uncached = steps.under(free_launches=True), steps.under(cache=False)
 
     def predict(job: Job, of: Steps = steps, texts: Iterable[str] = CALLED) -> StepsByStrategy:
         return of.predict(job, texts, LOOP)
 
-    one, free = predict(job(*SCOPE.phases), texts=(*CALLED, *FREE.values())), predict(job(*SCOPE.phases), idle_host)
-    by_length = {length: predict(job(model, batch, length)) for length in lengths}
-    sweeps = {name: {each: predict(job(name, each)) for each in batches} for name, batches in SCOPE.sweeps}
-    optimizers = {name: predict(job(*SCOPE.phases, optimizer=name)) for name in SCOPE.optimizers}
+    one, free = predict(job(*SCOPE.phases), texts=(*CALLED, *FREE.values(), PYTORCH)), predict(job(*SCOPE.phases), idle_host)
+    one_off = predict(job(*SCOPE.phases), uncached)
+    by_length, by_length_off = ({length: predict(job(model, batch, length), of) for length in lengths} for of in (steps, uncached))
+    sweeps, sweeps_off = (
+        {name: {each: predict(job(name, each), of) for each in batches} for name, batches in SCOPE.sweeps} for of in (steps, uncached)
+    )
+    optimizers, optimizers_off = (
+        {name: predict(job(*SCOPE.phases, optimizer=name), of) for name in SCOPE.optimizers} for of in (steps, uncached)
+    )
+    idle = {name: {each: predict(job(name, each), idle_host) for each in _small(batches)} for name, batches in SCOPE.sweeps}
     gpu_bound = {
-        name: {
-            each: ratio(figure(predict(job(name, each), idle_host, ())[LOOP]), figure(sweeps[name][each][LOOP])) for each in _small(batches)
-        }
-        for name, batches in SCOPE.sweeps
+        name: {each: ratio(figure(own[LOOP]), figure(sweeps[name][each][LOOP])) for each, own in by.items()} for name, by in idle.items()
     }
+    cards = {card: _gains_on(steps.on(card), idle_host.on(card), uncached.on(card)) for card in SCOPE.cards}
 
     def asked(job: Job) -> dict[str, tuple[str, ...]]:
         return steps.asks(job, *CALLED)
@@ -120,16 +132,157 @@ def reproduce(steps: Steps) -> Paper:
         PAPER.table("sweeps", gains),
         PAPER.table("optimizers", of_optimizers, **words),
     )
-    predicted = {
+    predicted, predicted_off, predicted_idle = map(_known, (sweeps, sweeps_off, idle))
+    sizes = {name: parameters_per_layer(job(name, batches[0])) for name, batches in SCOPE.sweeps}
+    same, same_off = (
+        {name: (sizes[name], by[SCOPE.same_batch]) for name, by in own.items() if SCOPE.same_batch in by}
+        for own in (predicted, predicted_off)
+    )
+    shares, shares_off = (
+        {name: (_share(known[LOOP]), known) for name, own in each.items() if not isinstance(known := unless_refused(own), Refusal)}
+        for each in (optimizers, optimizers_off)
+    )
+    usual, off = Figures(predicted, same, shares), Figures(predicted_off, same_off, shares_off)
+    of_one = _gains_of(one, one_off, one, free)
+    by_length_gains = {length: _gains_of(own, by_length_off[length], own, own) for length, own in by_length.items()}
+    headlines = (
+        *claims.of_table_2(of_one),
+        *claims.faster_backward(of_one),
+        *claims.little_longer_backward({SHORT[text]: _longer(one, text) for text in (BF, BF2)}, _longer(one_off, BF)),
+        claims.greatest(usual.gains((FF, BF)), off.gains((FF, BF))),
+        *(claims.by_model(usual.by_model(text), off.by_model(BF), SHORT[text]) for text in (BF, BF2)),
+        claims.of_transformer(by_length_gains),
+        claims.locality_gains({steps.machine_name: of_one, **cards}, _bounds(steps, one, SCOPE.cards)),
+        claims.parallelism_gains(of_one),
+        claims.on_cards(cards),
+        _with_replicas(steps),
+        _of_global_information(steps),
+        claims.shallower(depths := claims.depths(steps.machine_name)),
+    )
+    more = (
+        PAPER.table("cards", _card_rows({steps.machine_name: of_one, **cards})),
+        PAPER.table("depth", _depth_rows(depths)),
+    )
+    checks = (*headlines, *_checks(usual, off, gpu_bound, predicted_idle))
+    return PAPER.paper(steps, (*tables, *more), checks, _charts(predicted, same, shares), finding=_finding(of_one, one))
+
+
+def _finding(gains: claims.Gains, one: StepsByStrategy) -> Iterator[str]:
+    """Yield the figures of the finding."""
+    for which in (gains.unwaiting, gains.free):
+        yield from (gain_words(which[name]) for name in ("FF", "BF one stream"))
+    yield gain_words(gains.free["BF own stream"])
+    plain, *fused = (figure(one[text]) for text in (PYTORCH, FF, BF))
+    yield "not predicted" if plain is None else f"{1e3 * plain:.1f} ms"
+    yield "less" if None not in (plain, *fused) and plain < min(fused) else "no less"
+
+
+def _known(sweeps: Mapping[str, Mapping[int, StepsByStrategy]]) -> dict[str, ByBatch]:
+    """The batches whose steps could all be predicted."""
+    return {
         name: {batch: known for batch, own in by.items() if not isinstance(known := unless_refused(own), Refusal)}
         for name, by in sweeps.items()
     }
-    sizes = {name: parameters_per_layer(job(name, batches[0])) for name, batches in SCOPE.sweeps}
-    same = {name: (sizes[name], by[SCOPE.same_batch]) for name, by in predicted.items() if SCOPE.same_batch in by}
-    shares = {
-        name: (_share(known[LOOP]), known) for name, own in optimizers.items() if not isinstance(known := unless_refused(own), Refusal)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The predictions of the paper's figures. `sweeps`: by model and batch. `same`: by model, the parameters of a layer, and steps at one
+    batch. `shares`: by optimizer, its share of a step, and steps.
+    """
+
+    sweeps: Mapping[str, ByBatch]
+    same: Mapping[str, tuple[float, Mapping[str, PredictedStep]]]
+    shares: Mapping[str, tuple[float, Mapping[str, PredictedStep]]]
+
+    def points(self, text: str) -> dict[str, Points]:
+        """By model, seconds of the baseline, forward-fusion and the backward-fusion `text`."""
+        return {
+            model: {batch: (steps[LOOP].step_s, steps[FF].step_s, steps[text].step_s) for batch, steps in batches.items()}
+            for model, batches in self.sweeps.items()
+            if batches
+        }
+
+    def by_model(self, text: str) -> dict[str, float]:
+        """The gains of figure 6 by model."""
+        return {model: own[LOOP].step_s / own[text].step_s for model, (_, own) in self.same.items()}
+
+    def gains(self, texts: Sequence[str]) -> list[float]:
+        """All gains of figures 5 and 7."""
+        steps = [own for by in self.sweeps.values() for own in by.values()] + [own for _, own in self.shares.values()]
+        return [own[LOOP].step_s / own[text].step_s for own in steps for text in texts]
+
+
+def _gains_of(usual: StepsByStrategy, uncached: StepsByStrategy, unwaiting: StepsByStrategy, free: StepsByStrategy) -> claims.Gains:
+    """The gains of a job whose steps were predicted under these conditions; `unwaiting` also without waits."""
+    by_name = [{name: speedup(steps, text) for text, name in SHORT.items()} for steps in (usual, uncached, free)]
+    texts = {name: text.removesuffix(_WAITS) for text, name in SHORT.items()}
+    no_waits = {name: speedup(unwaiting, text) if text in unwaiting else None for name, text in texts.items()}
+    return claims.Gains(by_name[0], by_name[1], no_waits, by_name[2])
+
+
+def _gains_on(usual: Steps, idle: Steps, uncached: Steps) -> claims.Gains:
+    """The gains of table 2's job on another card."""
+    own = job(*SCOPE.phases)
+    steps = usual.predict(own, (*CALLED, *FREE.values()), LOOP)
+    return _gains_of(steps, uncached.predict(own, CALLED, LOOP), steps, idle.predict(own, CALLED, LOOP))
+
+
+def _longer(steps: StepsByStrategy, text: str) -> tuple[float | None, float | None]:
+    """Seconds by which fused updates lengthen backward, and those that they take alone."""
+    base, fused = steps[LOOP], steps[text]
+    fused_s, backward_s = _phase_s(fused, "backward + update"), _phase_s(base, "backward")
+    return None if fused_s is None or backward_s is None else fused_s - backward_s, _phase_s(base, "optimizer")
+
+
+def _bounds(steps: Steps, one: StepsByStrategy, cards: Sequence[str]) -> dict[str, tuple[int, float]]:
+    """By card, the size of the cache, and what updates would save of a step if it held all that they read."""
+    own = job(*SCOPE.phases)
+    loops = {steps.machine_name: one[LOOP]} | {
+        card: steps.on(card).under(free_launches=True).predict(own, (), LOOP)[LOOP] for card in cards
     }
-    return PAPER.paper(steps, tables, _checks(predicted, same, shares, gpu_bound), _charts(predicted, same, shares))
+    return {
+        card: (load_machine(card).memories[0].cache_bytes, step.by_cache_s / step.step_s)
+        for card, step in loops.items()
+        if not isinstance(step, Refusal)
+    }
+
+
+def _with_replicas(steps: Steps) -> Check:
+    """Predict schedules of ours with and without replicas."""
+    machine, batch = SCOPE.replicas
+    several, (model, own_batch) = steps.on(machine), SCOPE.phases
+    texts = {
+        "FF": ("forward-fusion", "data-parallel:update=forward-fusion,bucket=0"),
+        "BF own stream": ("backward-fusion:update_stream=on", "data-parallel:update=backward-fusion,bucket=0"),
+    }
+    on_one, on_several = ([pair[place] for pair in texts.values()] for place in (0, 1))
+    one = steps.predict(job(model, own_batch), on_one)
+    replicas = several.predict(job(model, batch), on_several, "data-parallel:bucket=0")
+    bucketed = several.predict(job(model, batch), ["data-parallel:update=backward-fusion"], "data-parallel")
+    return claims.with_replicas(one, replicas, bucketed, texts)
+
+
+def _of_global_information(steps: Steps) -> Check:
+    clipped = replace(job(*SCOPE.phases), clip_norm=1.0)
+    predicted = steps.predict(clipped, ("forward-fusion", "backward-fusion"))
+    return claims.of_global_information({name: step for name, step in predicted.items() if name != BASELINE})
+
+
+def _card_rows(cards: Mapping[str, claims.Gains]) -> Iterator[tuple]:
+    """Yield table 2's job on the paper's card and on others, with and without what may cause a gain."""
+    for card, own in cards.items():
+        for name in SHORT.values():
+            values = (own.usual[name], own.uncached[name], own.unwaiting[name], own.free[name])
+            yield {"card": card, "L2": f"{load_machine(card).memories[0].cache_bytes / 2**20:g} MB", "schedule": name}, values
+
+
+def _depth_rows(depths: Mapping[str, Mapping[int, float]]) -> Iterator[tuple]:
+    """Yield section 3's depths."""
+    for name, own in depths.items():
+        for layers, seconds in own.items():
+            printed = 2 * layers + 1 if name.startswith("BF") else 3 * layers
+            yield {"schedule": name, "layers": layers}, (round(seconds, 6),), (printed,)
 
 
 def _small(batches: Sequence[int]) -> list[int]:
@@ -215,27 +368,33 @@ def _gains(labels: Mapping[str, object], steps: StepsByStrategy, *more: Callable
     return labels, [*(value(base) for value in more), base.step_s, *gains, *saved, largest.peak_bytes], (), largest.status
 
 
-def _checks(
-    predicted: Mapping[str, ByBatch], same: Mapping[str, tuple], shares: Mapping[str, tuple], gpu_bound: Mapping[str, GpuBound]
-) -> Iterator[Check]:
-    """Every claim for both readings of backward-fusion. Steps beyond the card's memory count too: a trend does not depend on memory."""
+def _checks(usual: Figures, off: Figures, gpu_bound: Mapping[str, GpuBound], idle: Mapping[str, ByBatch]) -> Iterator[Check]:
+    """Every claim for both readings of backward-fusion. Steps beyond the card's memory count too: a trend does not depend on memory.
+
+    `off`: on a card without a cache, where backward-fusion on one stream lacks what the paper credits. `idle`: with a host that takes no
+    time, whose hooks cost nothing.
+    """
+    free = Figures(idle, {}, {})
     for text in (BF, BF2):
-        points = {
-            model: {batch: (steps[LOOP].step_s, steps[FF].step_s, steps[text].step_s) for batch, steps in batches.items()}
-            for model, batches in predicted.items()
-            if batches
-        }
-        by_size, by_share = ([(x, steps[LOOP].step_s / steps[text].step_s) for x, steps in shown.values()] for shown in (same, shares))
-        for check in (
-            saved_is_independent(points.get(SCOPE.phases[0], {})),
-            parallelism_helps_small_batches(points, gpu_bound),
-            control_costs_at_tiny_batch(points, gpu_bound),
-            within_axes(points, SCOPE.phases[0], [gain for _, gain in by_share]),
-            PAPER.claim("layer-size").trend(by_size),
-            PAPER.claim("optimizer-share").trend(by_share),
-        ):
+        judged = []
+        for each, own in ((usual, text), (off, BF)):
+            points = each.points(own)
+            by_size, by_share = (
+                [(x, steps[LOOP].step_s / steps[own].step_s) for x, steps in of.values()] for of in (each.same, each.shares)
+            )
+            judged.append((
+                saved_is_independent(points.get(SCOPE.phases[0], {})),
+                parallelism_helps_small_batches(points, gpu_bound),
+                control_costs_at_tiny_batch(points if each is usual else free.points(text), gpu_bound),
+                within_axes(points, SCOPE.phases[0], [gain for _, gain in by_share]),
+                PAPER.claim("layer-size").trend(by_size),
+                PAPER.claim("optimizer-share").trend(by_share),
+            ))  # fmt: skip
+        for check, without in zip(*judged, strict=True):
+            claim = PAPER.claim(check.name)
             name = f"{check.name}, {SHORT[text].removeprefix('BF ')}"
-            yield check.model_copy(update={"name": name, "claim": f"{check.claim} ({SHORT[text]})"})
+            shown = claim.beside(check, without) if claim.off else check
+            yield shown.model_copy(update={"name": name, "claim": f"{check.claim} ({SHORT[text]})"})
 
 
 def saved_is_independent(points: Points) -> Check:

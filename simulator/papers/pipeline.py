@@ -3,24 +3,35 @@
 The paper counts stages of forward and backward: its 4 stages are one pair of pipeline registers, on two GPUs.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 
+from simulator.engine.costs.cost import Cost
+from simulator.engine.simulation import simulate
+from simulator.machine.presets import load_machine
+from simulator.machine.scaled import MOST, Scale, scaled
 from simulator.model.job import Job
+from simulator.model.workloads.networks import chains
 from simulator.papers import pipeline_model as model
 from simulator.papers import registry
 from simulator.papers.pipeline_model import NumberedLayer
 from simulator.papers.pipeline_trainings import Trained, accuracy_chart, of_trainings, time_rows, timed
 from simulator.papers.predicting import BASELINE, Steps, figure, speedup, status_of, unless_refused
-from simulator.papers.registry import Measurement, line
+from simulator.papers.registry import Claim, Measurement, line, near
+from simulator.plan.task import BACKWARD, FORWARD
+from simulator.predict.target import preset_target
+from simulator.strategies import registry as strategies
 from traces.documents.base import Data
 from traces.documents.reproduction import OK, Chart, Check, Panel, Paper
 from traces.errors import Refusal
 
 PAPER = registry.get("pipeline")
 STRATEGY = "stale-pipeline"
+#: A chain of equal layers, and devices enough for one of each accelerator.
+CHAIN, CHAIN_MACHINE = f"{chains.__file__}:tanh_8", "k80x16"
 MIB = 2**20
 #: Samples per minibatch of tables 5, 7 and 9.
 BATCH = 128
@@ -77,13 +88,30 @@ SCOPE = PAPER.scope(PipelineScope)
 
 @dataclass(frozen=True)
 class Pipelined:
-    """The predicted speed-up over one GPU of pipelined training as the paper ran it, and with transfers concurrent with computation."""
+    """The predicted speed-up over one GPU of pipelined training as the paper ran it, and with transfers concurrent with computation.
+
+    `rivals`: those of other strategies with the same stages, by text.
+    """
 
     speedup: float
     beside: float
     status: str = OK
+    rivals: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> float | None:
+        """The speed-up of stages whose weights are never stale, so that each waits for the others."""
+        return self.rivals.get(NAIVE)
+
+    @property
+    def gpipe(self) -> float | None:
+        """GPipe's greatest speed-up."""
+        return max((gain for text, gain in self.rivals.items() if text.startswith("gpipe")), default=None)
 
 
+#: Strategies with the same stages, as options without the placement.
+NAIVE, PIPEDREAM = "model-parallel", "pipedream"
+GPIPE = tuple(f"gpipe:microbatches={count}" for count in (2, 4, 8))
 #: A network's layers, or why they could not be captured, by built-in model.
 Layers = Mapping[str, tuple[NumberedLayer, ...] | Refusal]
 #: The layers of networks that could be captured.
@@ -106,6 +134,8 @@ def reproduce(steps: Steps) -> Paper:
     tables = (
         PAPER.table("bounds", bounds_rows(SCOPE.pairs)),
         PAPER.table("speedups", speedup_rows(pipelined, partial(_asked, steps))),
+        PAPER.table("rivals", rival_rows(pipelined)),
+        PAPER.table("engine", engine_rows(devices := engine_speedups(SCOPE.pairs))),
         PAPER.table("stale", _layer_rows(dict.fromkeys((*networks, *SCOPE.stale)), layers, _staleness)),
         PAPER.table("sizes", _layer_rows(first, layers, _sizes, placed=False)),
         PAPER.table("memory", _layer_rows(networks, layers, partial(_increases, planned=planned))),
@@ -115,6 +145,13 @@ def reproduce(steps: Steps) -> Paper:
         {n: own for n in group if not isinstance(own := layers[n.model], Refusal)} for group in (SCOPE.resnets, SCOPE.memory)
     )
     checks = (
+        *as_in_table_5(pipelined),
+        faster_than_gpipe(pipelined),
+        as_fast_as_pipedream(pipelined),
+        devices_all_busy(devices),
+        modest_peak({network: planned[network] for network in SCOPE.resnets}),
+        as_in_table_9(others),
+        early_layers_take_most(_first_blocks(steps)),
         bounded(SCOPE.pairs),
         more_with_depth(pipelined),
         hybrid_bounded(pipelined),
@@ -124,7 +161,9 @@ def reproduce(steps: Steps) -> Paper:
         less_by_batch(others),
         *of_trainings({}),
     )
-    return PAPER.paper(steps, tables, checks, [_chart(others)])
+    counted = [model.stale_increase(own, network.placement, BATCH) for network, own in resnets.items()]
+    finding = map(_span, (counted, [increase for network in resnets if (increase := planned[network]) is not None]))
+    return PAPER.paper(steps, tables, checks, [_chart(others)], finding=finding)
 
 
 def measurements(gpu: bool) -> list[Measurement]:
@@ -146,6 +185,11 @@ def judged(paper: Paper) -> Paper:
         charts["accuracy"] = accuracy_chart(trainings)
     checks = tuple(decided.get(check.name, check) for check in paper.checks)
     return paper.model_copy(update={"checks": checks, "tables": tuple(tables.values()), "charts": tuple(charts.values())})
+
+
+def _span(shares: Sequence[float]) -> str:
+    """The least and the largest share: 113 to 116 %."""
+    return f"{100 * min(shares):.0f} to {100 * max(shares):.0f} %" if shares else "not predicted"
 
 
 def _training_steps(steps: Steps) -> Iterator[tuple]:
@@ -184,12 +228,14 @@ def _pipelined(network: Network, layers: tuple[NumberedLayer, ...] | Refusal, st
         return layers
     job = _job(network.model)
     direct = strategy_text(job, network.placement)
-    staged = f"{direct},sends=staged"
-    predicted = unless_refused(steps.predict(job, [direct, staged]))
+    staged, placement = f"{direct},sends=staged", direct.partition(":")[2]
+    texts = {text: f"{text}{',' if ':' in text else ':'}{placement}" for text in (NAIVE, PIPEDREAM, *GPIPE)}
+    predicted = unless_refused(steps.predict(job, [direct, staged, *texts.values()]))
     if isinstance(predicted, Refusal):
         return predicted
     one_s = predicted[BASELINE].step_s
-    return Pipelined(one_s / predicted[staged].step_s, one_s / predicted[direct].step_s, predicted[staged].status)
+    rivals = {text: one_s / predicted[full].step_s for text, full in texts.items()}
+    return Pipelined(one_s / predicted[staged].step_s, one_s / predicted[direct].step_s, predicted[staged].status, rivals)
 
 
 def _planned_increase(network: Network, layers: tuple[NumberedLayer, ...] | Refusal, steps: Steps) -> float | None:
@@ -229,6 +275,127 @@ def speedup_rows(
         yield {"network": network.name}, (*values, by_formula), (pipelined, None, hybrid, hybrid), status_of(own), (), asks
 
 
+def rival_rows(predicted: Mapping[Network, Pipelined | Refusal]) -> Iterator[tuple]:
+    """Yield section 6.7's rivals on the same two GPUs, with the same stages."""
+    for network, own in predicted.items():
+        values = () if isinstance(own, Refusal) else (own.speedup, own.waiting, own.rivals.get(PIPEDREAM), *map(own.rivals.get, GPIPE))
+        yield {"network": network.name}, values, (), status_of(own)
+
+
+def engine_speedups(pairs: Iterable[int]) -> dict[int, tuple[float, float]]:
+    """By K, the speed-ups of 2K + 1 devices with stale weights, and of K + 1 without, as the engine simulates them.
+
+    A chain of equal layers is cut into K + 1 stages; each accelerator has a second's work (half of it forward and half backward on the
+    one that has both), hosts and links take no time.
+    """
+    return {
+        count: (_engine_speedup(f"{STRATEGY}:on=unfolded", count, 2 * count + 1), _engine_speedup(NAIVE, count, count + 1))
+        for count in pairs
+    }
+
+
+def _engine_speedup(text: str, pairs: int, devices: int) -> float:
+    machine = replace(scaled(load_machine(CHAIN_MACHINE, devices=devices), Scale(link=MOST)), hosts=())
+    placement = "-".join(map(str, range(1, pairs + 1)))
+    strategy, options = strategies.parse(f"{text}{',' if ':' in text else ':'}placement={placement}")
+    plan = strategy.plan(Job(CHAIN, 4, optimizer="sgd", form="for"), machine, None, options)
+    parts = Counter((task.device, task.phase) for task in plan.tasks if task.phase in (FORWARD, BACKWARD))
+    last = [task.device for task in plan.tasks if task.phase == FORWARD][-1]
+    seconds = [
+        (0.5 if task.device == last else 1.0) / parts[task.device, task.phase] if (task.device, task.phase) in parts else 0.0
+        for task in plan.tasks
+    ]
+    return sum(seconds) / simulate(plan, machine, [Cost("", each, each) for each in seconds]).step_s
+
+
+def engine_rows(devices: Mapping[int, tuple[float, float]]) -> Iterator[tuple]:
+    """Yield the simulated bound of section 4.1."""
+    for pairs, gains in devices.items():
+        yield {"pairs": pairs, "accelerators": 2 * pairs + 1}, gains, (2 * pairs + 1,)
+
+
+def _first_blocks(steps: Steps) -> float | None:
+    """The share of ResNet-20's forward and backward that its first three residual functions take."""
+    job = _job("resnet20")
+    target = preset_target(job, steps.machine_name)
+    strategy, options = strategies.parse(BASELINE)
+    target = target.planning(strategy)
+    plan = strategy.plan(job, target.machine, target.costs, options)
+    own = [(task, cost.cold_s) for task, cost in zip(plan.tasks, target.running(plan).costs.resolve(plan), strict=True)]
+    seconds = {
+        first: sum(s for task, s in own if task.phase in (FORWARD, BACKWARD) and task.layer.startswith(first)) for first in ("layer1", "")
+    }
+    return seconds["layer1"] / seconds[""]
+
+
+def as_in_table_5(networks: Mapping[Network, Pipelined | Refusal]) -> Iterator[Check]:
+    """Judge the speed-ups of table 5, and the greatest of them; without stale weights, one stage works at a time."""
+    known = {network: own for network, own in networks.items() if isinstance(own, Pipelined)}
+    printed = {network: PAPER.values("pipelined").get(network.title) for network in known}
+    named = {network: own for network, own in known.items() if printed[network]}
+
+    def judged(claim: Claim, of: Mapping[Network, Pipelined]) -> Check:
+        within = {network.name: (near(theirs),) for network in of if (theirs := printed[network])}
+        return claim.beside(*(claim.each({n.name: (gain(own),) for n, own in of.items()}, within) for gain in (_gain, _waiting)))
+
+    yield judged(PAPER.claim("table 5"), named)
+    most = max(named, key=lambda network: printed[network] or 0.0, default=None)
+    yield judged(PAPER.claim("greatest"), {} if most is None else {most: named[most]})
+    hybrid = {network.name: (_hybrid(own.speedup), PAPER.values("hybrid")[network.title]) for network, own in named.items()}
+    yield PAPER.claim("hybrid, table 5").each(hybrid, {name: (near(theirs),) for name, (_, theirs) in hybrid.items()})
+
+
+def _gain(own: Pipelined) -> float:
+    return own.speedup
+
+
+def _waiting(own: Pipelined) -> float | None:
+    return own.waiting
+
+
+def faster_than_gpipe(networks: Mapping[Network, Pipelined | Refusal]) -> Check:
+    """Judge: stale weights gain 1.7x where GPipe gains 1.3x."""
+    printed, (own, theirs) = PAPER.values("GPipe"), (PAPER.claim("GPipe"), ("stale weights", "GPipe"))
+    cases = {n.name: (each.speedup, each.gpipe) for n, each in networks.items() if isinstance(each, Pipelined) and n.name == "ResNet-110"}
+    return own.each(cases, dict.fromkeys(cases, tuple(near(printed[name]) for name in theirs)))
+
+
+def as_fast_as_pipedream(networks: Mapping[Network, Pipelined | Refusal]) -> Check:
+    """Judge: PipeDream, whose weights are stashed, gains as much; transfers run beside computation in both."""
+    cases = {n.name: (own.beside, own.rivals.get(PIPEDREAM)) for n, own in networks.items() if isinstance(own, Pipelined)}
+    within = {name: ((None, None), (gain, gain)) for name, (gain, _) in cases.items()}
+    return PAPER.claim("PipeDream").each(cases, within)
+
+
+def devices_all_busy(devices: Mapping[int, tuple[float, float]]) -> Check:
+    """Judge: 2K + 1 devices with equal work are 2K + 1 times as fast as one."""
+    claim = PAPER.claim("2K + 1 devices")
+    within = {f"K = {pairs}": ((2.0 * pairs + 1,) * 2,) for pairs in devices}
+    return claim.beside(*(claim.each({f"K = {pairs}": (gains[place],) for pairs, gains in devices.items()}, within) for place in (0, 1)))
+
+
+def modest_peak(increases: Mapping[Network, float | None]) -> Check:
+    """Judge: the peak of what a plan allocates increases by no more than the published percentage."""
+    return PAPER.claim("modest peak").each({network.name: (own,) for network, own in increases.items()})
+
+
+def as_in_table_9(networks: Captured) -> Check:
+    """Judge: counted as the paper counts, memory increases as in table 9, by both pipelines."""
+    names = list(INCREASES)[:2]
+    cases = {
+        n.title: [INCREASES[name](own, n.placement, BATCH) for name in names]
+        for n, own in networks.items()
+        if n.title in PAPER.values("counted")
+    }
+    within = {title: [(each, each) for each in PAPER.values("counted")[title]] for title in cases}
+    return PAPER.claim("table 9").each(cases, within)
+
+
+def early_layers_take_most(share: float | None) -> Check:
+    """Judge: ResNet-20's first three residual functions take more than half of its time."""
+    return PAPER.claim("early layers").each({"ResNet-20": (share,)})
+
+
 def _layer_rows(networks: Iterable[Network], layers: Layers, figures: Callable, placed: bool = True) -> Iterator[tuple]:
     """Yield a row for each network. `figures`: by network and layers (None if not captured), the computed and the published ones."""
     for network in networks:
@@ -260,7 +427,8 @@ def _increases(
 def more_with_depth(networks: Mapping[Network, Pipelined | Refusal]) -> Check:
     """Judge: deeper networks gain more."""
     known = [step for step in networks.values() if isinstance(step, Pipelined)]
-    return PAPER.claim("gain by depth").trend([(rank, step.speedup) for rank, step in enumerate(known)])
+    claim, gains = PAPER.claim("gain by depth"), ([step.speedup for step in known], [step.beside for step in known])
+    return claim.beside(*(claim.trend(list(enumerate(own))) for own in gains))
 
 
 def bounded(pairs: Iterable[int]) -> Check:

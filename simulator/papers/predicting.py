@@ -35,6 +35,7 @@ class PredictedStep(Step):
     `stretches`: elapsed seconds of forward, backward and update. `streams`: the number of GPU streams that the plan uses. `overlapped_s`:
     seconds per step in which at least two kernels run at once. `least_s`: how long computing units or bandwidth are busy for the kernels of
     a step, whichever is longer: no order of the same kernels takes less. `convolutions_s`: the time of the convolutions, one after another.
+    `by_cache_s`: what the updates would save if all that they read were in the cache.
     """
 
     peak_bytes: int
@@ -44,6 +45,7 @@ class PredictedStep(Step):
     overlapped_s: float
     least_s: float = 0.0
     convolutions_s: float = 0.0
+    by_cache_s: float = 0.0
 
     @property
     def status(self) -> str:
@@ -106,7 +108,8 @@ class Conditions:
     machine's profile keep their time. `links`: the factor of the bandwidth of all links. `host`: what issues tasks, as
     `presets.load_machine` takes it. `places`: the share of a GPU's places for blocks that a kernel takes at most; the others are free for
     other kernels. `filled`: kernels that are bound by bandwidth take all places until they end, so that none runs concurrently. `coarse`:
-    one block is resident on an SM, as on presets without limits of an SM.
+    one block is resident on an SM, as on presets without limits of an SM. `cache`: whether GPUs have a cache; without one, all that a
+    kernel reads comes from memory, so that an order of kernels has no locality.
     """
 
     free_launches: bool = False
@@ -115,6 +118,7 @@ class Conditions:
     places: float = 1.0
     filled: bool = False
     coarse: bool = False
+    cache: bool = True
 
 
 class _ChangedKernels(CostModel):
@@ -192,6 +196,9 @@ class Steps:
             if conditions.coarse:
                 machine = replace(machine, devices=tuple(replace(device, sm=None) for device in machine.devices))
                 model = CostModel(machine, model.profile, model.precision)
+            if not conditions.cache:
+                machine = replace(machine, memories=tuple(replace(memory, cache_bytes=0) for memory in machine.memories))
+                model = CostModel(machine, model.profile, model.precision)
             if conditions.places < 1 or conditions.filled:
                 model = _ChangedKernels(machine, model.profile, model.precision, conditions)
             if conditions.free_launches:
@@ -222,4 +229,5 @@ class Steps:
             overlapped_s=overlapped_kernel_seconds(timeline) * timeline.step_s / (end - start),
             least_s=max(sum(share(cost) * cost.cold_s for cost in forecast.costs) for share in _SHARES),
             convolutions_s=sum(cost.cold_s for cost in forecast.costs if cost.op_class.endswith("conv")),
+            by_cache_s=sum(c.cold_s - c.warm_s for task, c in zip(forecast.plan.tasks, forecast.costs, strict=True) if task.body.is_update),
         )

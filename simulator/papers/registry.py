@@ -34,16 +34,30 @@ LEAST_CORRELATION = 0.5
 #: Speed-ups that differ by no more than this are equal.
 EQUAL = 0.01
 
+#: A predicted gain is that of the paper if it is within this share of it.
+NEAR = 0.25
+
 #: The least and the largest value of a figure; None: no bound.
 Bounds = tuple[float | None, float | None]
+
+
+def near(published: float) -> Bounds:
+    """The speed-ups whose gain over 1 is within NEAR of the published one.
+
+    >>> near(1.2)
+    (1.15, 1.25)
+    """
+    gain = published - 1
+    return round(1 + (1 - NEAR) * gain, 6), round(1 + (1 + NEAR) * gain, 6)
 
 
 class Claim(Data, extra="forbid"):
     """A claim and how it is judged.
 
-    `source`: where the paper says it. `reason`: why it may not have been reproduced. `undecided`: the words if there is no case. `said`: a
-    format of one case, from the name `case` and the values by position, or the first words of a trend. `summary`: a format of all cases,
-    from `cases`, `right` and `count`.
+    `published`: the figures that the paper prints, and where. `mechanism`: what it credits; `off`: how that is switched off, if it can be
+    (`beside`). `identity`, `executed`: as in `Check`. `reason`: why it may not have been reproduced. `undecided`: the words if there is no
+    case. `said`: a format of one case, from the name `case` and the values by position, or the first words of a trend. `summary`: a format
+    of all cases, from `cases`, `right` and `count`.
 
     A trend has a `sign`: y rises (1) or falls (-1) with x, by more than `least_range`, such as the noise between two runs.
     Other claims are about the figures of each case. `figures`: their names (formats of the values), which `label` combines with the case;
@@ -53,7 +67,11 @@ class Claim(Data, extra="forbid"):
 
     name: str
     claim: str
-    source: str = ""
+    published: str = Field(min_length=1)
+    mechanism: str = Field(min_length=1)
+    off: str = ""
+    identity: bool = False
+    executed: str = ""
     reason: str = ""
     undecided: str = ""
     said: str = ""
@@ -88,7 +106,10 @@ class Claim(Data, extra="forbid"):
 
         `cases`: values by case; those beyond the figures are for formats. `within`: bounds of each case. `words`: more for the summary.
 
-        >>> claim = Claim(name="gains", claim="fusion gains 10 to 30 %", within=((1.1, 1.3),), said="{case}: {0:.2f}x")
+        >>> claim = Claim(
+        ...     name="gains", claim="fusion gains 10 to 30 %", published="1.1x to 1.3x (table 1)", mechanism="locality",
+        ...     within=((1.1, 1.3),), said="{case}: {0:.2f}x",
+        ... )
         >>> check = claim.each({"batch 32": (1.25,), "batch 64": (1.05,)})
         >>> check.holds, check.said
         (False, 'batch 32: 1.25x; batch 64: 1.05x')
@@ -116,12 +137,39 @@ class Claim(Data, extra="forbid"):
 
     def judged(self, holds: bool, said: str, figures: Mapping[str, float], reason: str = "") -> Check:
         """Return a check with a verdict; the reason (default: the claim's) is included only if the claim does not hold."""
-        why = "" if holds else reason or self.reason
-        return Check(name=self.name, claim=self.claim, holds=holds, said=said, figures=dict(figures), reason=why)
+        return self._check(holds, said, figures, "" if holds else reason or self.reason)
 
     def unjudged(self, why: str = "") -> Check:
         """Return a check that cannot be judged; `why`: default `undecided`."""
-        return Check(name=self.name, claim=self.claim, holds=None, said=why or self.undecided, figures={})
+        return self._check(None, why or self.undecided, {}, "")
+
+    def _check(self, holds: bool | None, said: str, figures: Mapping[str, float], reason: str) -> Check:
+        return Check(
+            name=self.name,
+            claim=self.claim,
+            holds=holds,
+            said=said,
+            figures=dict(figures),
+            reason=reason,
+            published=self.published,
+            mechanism=self.mechanism,
+            identity=self.identity,
+            executed=self.executed,
+        )
+
+    def beside(self, check: Check, without: Check, *, more: Sequence[str] = ()) -> Check:
+        """Return a check with the same judgment of figures that lack the mechanism, and with the figures of `more` experiments.
+
+        >>> claim = Claim(
+        ...     name="gains", claim="it gains", published="1.2x (table 1)", mechanism="overlap", off="overlap off",
+        ...     within=((1.01, None),), said="{case} {0:.2f}x",
+        ... )
+        >>> check = claim.beside(claim.each({"batch 8": (1.2,)}), claim.each({"batch 8": (1.1,)}))
+        >>> check.verdict, check.without
+        ('other', 'overlap off: batch 8 1.10x')
+        """
+        words = "; ".join([f"{self.off}: {without.said}", *more])
+        return check.model_copy(update={"without": words, "holds_without": without.holds})
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
@@ -136,6 +184,11 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
     from scipy.stats import spearmanr  # here, because it takes a second to load
 
     return float(spearmanr(*shown).statistic)
+
+
+def gain_words(gain: float | None) -> str:
+    """Format a speed-up: 1.021x."""
+    return "not predicted" if gain is None else f"{gain:.3f}x"
 
 
 def span(values: Sequence[float]) -> str:
@@ -183,7 +236,10 @@ class ChartForm(Chart, extra="forbid"):
 
 
 class Source(Data):
-    """A paper. `machine`: the preset to predict for. `fitted`: what of the machine is fitted to the paper. `cases`: what is predicted."""
+    """A paper. `machine`: the preset to predict for. `fitted`: what of the machine is fitted to the paper. `cases`: what is predicted.
+
+    `finding`: a format of what gives the paper's gains.
+    """
 
     name: str
     about: str
@@ -191,6 +247,7 @@ class Source(Data):
     title: str
     reference: str
     setting: str
+    finding: str
     fitted: str = ""
     notes: tuple[str, ...]
     cases: dict[str, Any]
@@ -254,9 +311,19 @@ class Source(Data):
         texts = {key: value.format(**words) for key, value in form.items() if isinstance(value, str)}
         return Chart(**{**form, **texts, "panels": tuple(panels), "ticks": tuple(ticks)})
 
-    def paper(self, steps: Steps, tables: Iterable[Table], checks: Iterable[Check], charts: Iterable[Chart], **more) -> Paper:
-        """Return the reproduction. `steps`: the predictions; `more`: other fields of the paper."""
+    def paper(
+        self,
+        steps: Steps,
+        tables: Iterable[Table],
+        checks: Iterable[Check],
+        charts: Iterable[Chart],
+        *,
+        finding: Iterable[str],
+        **more,
+    ) -> Paper:
+        """Return the reproduction. `steps`: the predictions; `finding`: the figures of the finding; `more`: other fields of the paper."""
         return Paper(
+            finding=self.finding.format(*finding),
             name=self.name,
             title=self.title,
             reference=self.reference,

@@ -4,14 +4,15 @@ The paper's denominator is Caffe with cuDNN, which is not one stream: it runs th
 a barrier between layers. Both sides are issued by Caffe's C++.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, geometric_mean
+from typing import Any
 
 from simulator.machine.presets import CAFFE, PYTORCH
 from simulator.model.job import Job
 from simulator.papers import registry
 from simulator.papers.predicting import BASELINE, Steps, StepsByStrategy, figure, ratio, speedup, status_of
-from simulator.papers.registry import Measurement, line
+from simulator.papers.registry import Bounds, Claim, Measurement, gain_words, line, near
 from simulator.plan.ops import row
 from simulator.plan.task import FORWARD
 from simulator.strategies import registry as strategies
@@ -63,7 +64,7 @@ _BATCHED = next(iter(PAPER.values("batches")))
 def predictions() -> int:
     """Return the number of jobs that `reproduce` predicts."""
     by_batch = {(model, batch) for model, batches in SCOPE.by_batch.items() for batch in batches}
-    return 7 * len(SCOPE.networks) + len(SCOPE.replicas) + len(by_batch) + len({*SCOPE.networks, *by_batch}) + 2 * len(SCOPE.depths)
+    return 7 * len(SCOPE.networks) + len(SCOPE.replicas) + len(by_batch) + 2 * len({*SCOPE.networks, *by_batch}) + 2 * len(SCOPE.depths)
 
 
 def job(model: str, batch: int) -> Job:
@@ -84,9 +85,12 @@ def reproduce(steps: Steps) -> Paper:
     filled, filled_other = steps.under(filled=True), other.under(filled=True)
     if_filled = {case: filled.predict(job(*case), TEXTS) for case in dict.fromkeys((*SCOPE.networks, *by_batch))}
     others_if_filled = {case: filled_other.predict(job(*case), TEXTS) for case in SCOPE.networks}
-    small, python, coarse = (
+    places, other_places = steps.under(places=SCOPE.places), other.under(places=SCOPE.places)
+    small = {case: places.predict(job(*case), TEXTS) for case in dict.fromkeys((*SCOPE.networks, *by_batch))}
+    others_small = {case: other_places.predict(job(*case), TEXTS) for case in SCOPE.networks}
+    python, coarse = (
         {case: changed.predict(job(*case), TEXTS) for case in SCOPE.networks}
-        for changed in (steps.under(places=SCOPE.places), steps.under(host=PYTORCH), steps.under(coarse=True))
+        for changed in (steps.under(host=PYTORCH), steps.under(coarse=True))
     )
     single = {case: steps.predict(job(case[0], 1), ()) for case in SCOPE.networks}
     cluster = steps.on(SCOPE.cluster)
@@ -104,19 +108,119 @@ def reproduce(steps: Steps) -> Paper:
         PAPER.table("flops", _flops(), model=SCOPE.flops),
     )
     checks = (
+        *_by_network(networks),
+        _on_average(networks),
+        _residual_paths(networks),
+        _asynchronous(networks),
+        _streams(networks),
+        _over_plain_caffe(networks, single),
+        _published_depths(depths),
+        _published_batches(by_batch),
         _methods(networks, small),
-        PAPER.claim("profile").each({case[0]: _shares(step) for case, step in networks.items() if case[0] in PAPER.values("streams")}),
-        _batch(by_batch, if_filled),
+        _profile(networks),
+        _batch(by_batch, if_filled, small),
         _depth(depths, one_batch),
-        _card(networks, others, if_filled, others_if_filled),
+        _card(networks, others, (if_filled, others_if_filled), (small, others_small)),
         PAPER.claim("flops").each({SCOPE.flops: (max(counts := _multiplications().values()) / min(counts),)}),
+        _convergence(()),
     )
-    return PAPER.paper(steps, tables, checks, _charts(by_batch, depths, networks))
+    finding = "; ".join(
+        f"{case[0]} {gain_words(gain(python[case]))} in place of {gain_words(gain(own))}" for case, own in networks.items() if gain(own)
+    )
+    return PAPER.paper(steps, tables, checks, _charts(by_batch, depths, networks), finding=[finding])
+
+
+def judged(paper: Paper) -> Paper:
+    """Return the paper with the claim judged that a validation on this machine decides."""
+    checks = (_convergence(paper.measured) if check.name == "convergence" else check for check in paper.checks)
+    return paper.model_copy(update={"checks": tuple(checks)})
 
 
 def gain(steps: StepsByStrategy) -> float | None:
     """Return the speed-up of TurboDL over Caffe+cuDNN; None if either could not be predicted."""
     return speedup(steps, TURBODL, CUDNN)
+
+
+def _unprioritized(steps: StepsByStrategy) -> float | None:
+    """Return the speed-up of asynchronous layers without priorities over Caffe+cuDNN."""
+    return speedup(steps, ASYNC, CUDNN)
+
+
+def _beside(claim: Claim, cases: Mapping[str, StepsByStrategy], within: Mapping[str, Sequence[Bounds]] | None = None) -> Check:
+    """Judge the gains of cases, with priorities and without."""
+    return claim.beside(*(claim.each({name: (of(own),) for name, own in cases.items()}, within) for of in (gain, _unprioritized)))
+
+
+def _by_network(networks: Cases) -> Iterator[Check]:
+    """Judge figure 7, network by network."""
+    for case, own in networks.items():
+        if case[0] in PAPER.values("headlines"):
+            yield _beside(PAPER.claim(case[0]), {case[0]: own}, {case[0]: (near(PAPER.values("networks")[case[0]]),)})
+
+
+def _on_average(networks: Cases) -> Check:
+    """Judge the mean of figure 7."""
+    own, printed = PAPER.claim("average"), PAPER.values("headlines")
+    of_paper = [steps for case, steps in networks.items() if case[0] in printed]
+
+    def mean(of: Callable[[StepsByStrategy], float | None]) -> float | None:
+        gains = [value for steps in of_paper if (value := of(steps)) is not None]
+        return fmean(gains) if gains else None
+
+    within = {"mean": (near(fmean(printed.values())),)}
+    return own.beside(*(own.each({"mean": (mean(of),)}, within) for of in (gain, _unprioritized)))
+
+
+def _residual_paths(networks: Cases) -> Check:
+    """Judge: ResNet-50 gains more than VGG-16."""
+    own, models = PAPER.claim("residual paths"), dict.fromkeys(("vgg16", "resnet50"))
+    steps = {case[0]: each for case, each in networks.items() if case[0] in models}
+
+    def judged(of: Callable[[StepsByStrategy], float | None]) -> Check:
+        return own.each({"gains": tuple(of(steps[model]) for model in models)} if len(steps) == 2 else {})
+
+    return own.beside(judged(gain), judged(_unprioritized))
+
+
+def _asynchronous(networks: Cases) -> Check:
+    """Judge figure 11b: asynchronous layers alone; without them, there is the barrier."""
+    printed = PAPER.values("asynchronous")
+    cases = {case[0]: (_unprioritized(own),) for case, own in networks.items() if case[0] in printed}
+    return PAPER.claim("asynchronous").each(cases, {name: (near(printed[name]),) for name in cases})
+
+
+def _streams(networks: Cases) -> Check:
+    """Judge section 4.3's numbers of streams."""
+    own = {case[0]: {text: _concurrency(case[0], text, steps)[0][0] for text in (CUDNN, TURBODL)} for case, steps in networks.items()}
+    cases = {name: tuple(counts.values()) for name, counts in own.items() if name in PAPER.values("streams")}
+    return PAPER.claim("streams").each(cases)
+
+
+def _over_plain_caffe(networks: Cases, single: Cases) -> Check:
+    """Judge the mean over Caffe without cuDNN."""
+    means = {labels["network"]: values[1:] for labels, values, *_ in _by_image(networks, single)}
+    within = {"mean": (near(PAPER.values("plain Caffe")["average"]),)}
+    return PAPER.claim("plain Caffe").each({name: values for name, values in means.items() if name == "mean"}, within)
+
+
+def _published_depths(depths: Cases) -> Check:
+    """Judge the gains of figure 9."""
+    within = {name: (near(printed),) for name, printed in PAPER.values("depths").items()}
+    return _beside(PAPER.claim("depths"), {case[0]: own for case, own in depths.items()}, within)
+
+
+def _published_batches(by_batch: Cases) -> Check:
+    """Judge VGG-16's gains by batch."""
+    printed = _by_batch(by_batch)
+    within = {f"{model} at {batch}": (near(theirs),) for (model, batch), theirs in printed.items()}
+    return _beside(PAPER.claim("batches"), {f"{model} at {batch}": by_batch[model, batch] for model, batch in printed}, within)
+
+
+def _convergence(measured: Iterable[Mapping[str, Any]]) -> Check:
+    """Judge table 1 by validations on this machine: TurboDL's gradients are those of plain PyTorch."""
+    results = [result for document in measured for result in document["results"] if result["strategy"].startswith("turbodl")]
+    errors = [error for result in results if (error := result["max_grad_error"]) is not None]
+    return PAPER.claim("convergence").each({"in one step": (max(errors),)} if errors else {})
 
 
 def _published(cases: Cases, name: str) -> dict[Case, float]:
@@ -226,10 +330,18 @@ def _on_both(machines: Mapping[str, Cases], filled: Sequence[Cases]) -> Iterator
         yield {"network": case[0], "batch": case[1]}, values, (), status
 
 
-def _shares(steps: StepsByStrategy) -> tuple[float | None, float | None]:
-    """Return the part of a step in which kernels overlap, in Caffe+cuDNN and in TurboDL."""
-    before, after = (ratio(figure(steps[text], "overlapped_s"), figure(steps[text])) for text in (CUDNN, TURBODL))
-    return before, after
+def _profile(networks: Cases) -> Check:
+    """Judge the part of a step in which kernels overlap, in Caffe+cuDNN and in TurboDL, with priorities and without."""
+    claim = PAPER.claim("profile")
+
+    def shares(text: str) -> dict[str, tuple[float | None, ...]]:
+        return {
+            case[0]: tuple(ratio(figure(step[each], "overlapped_s"), figure(step[each])) for each in (CUDNN, text))
+            for case, step in networks.items()
+            if case[0] in PAPER.values("streams")
+        }
+
+    return claim.beside(claim.each(shares(TURBODL)), claim.each(shares(ASYNC)))
 
 
 def _ends(by_batch: Cases) -> dict[str, tuple[float | None, float | None]]:
@@ -244,29 +356,38 @@ def _methods(networks: Cases, small: Cases) -> Check:
         for case, steps in networks.items()
         if None not in (limit := ratio(figure(steps[CUDNN]), figure(steps[TURBODL], "least_s")), if_small := gain(small[case]))
     )
-    gains = {case[0]: (speedup(steps, ASYNC, CUDNN), gain(steps)) for case, steps in networks.items()}
-    return PAPER.claim("methods").because(limits).each(gains)
+    claim = PAPER.claim("methods").because(limits)
+
+    def gains(cases: Cases) -> dict[str, tuple[float | None, float | None]]:
+        return {case[0]: (_unprioritized(cases[case]), gain(cases[case])) for case in networks}
+
+    return claim.each(gains(networks))
 
 
-def _batch(by_batch: Cases, filled: Cases) -> Check:
+def _batch(by_batch: Cases, filled: Cases, small: Cases) -> Check:
+    """Judge that gains fall with the batch. `small`: kernels leave three quarters of the card to others at any batch."""
     claim = PAPER.claim("batch")
     if_filled = claim.each(_ends({case: filled[case] for case in by_batch}))
-    return claim.because(if_filled.said).each(_ends(by_batch))
+    claim = claim.because(if_filled.said)
+    return claim.beside(claim.each(_ends(by_batch)), claim.each(_ends({case: small[case] for case in by_batch})))
 
 
 def _depth(depths: Cases, one_batch: Cases) -> Check:
+    """Judge that gains rise with the depth; with one batch for all depths, the critical path grows, and nothing else."""
     claim = PAPER.claim("depth").because(SCOPE.one_batch, ", ".join(f"{g:.3f}x" for steps in one_batch.values() if (g := gain(steps))))
     return claim.trend([(rank, g) for rank, steps in enumerate(depths.values()) if (g := gain(steps))])
 
 
-def _card(networks: Cases, others: Cases, filled: Cases, others_filled: Cases) -> Check:
+def _card(networks: Cases, others: Cases, filled: tuple[Cases, Cases], small: tuple[Cases, Cases]) -> Check:
+    """Judge that the larger card gains more. `filled`, `small`: if kernels leave nothing, and three quarters, to others."""
+
     def gains(on: Cases, on_other: Cases) -> dict[str, tuple]:
         fitting = [case for case in networks if status_of(others[case][TURBODL]) == OK]
         return {case[0]: (gain(on[case]), gain(on_other[case])) for case in fitting}
 
     claim = PAPER.claim("card")
-    if_filled = claim.each(gains(filled, others_filled))
-    return claim.because(if_filled.said).each(gains(networks, others))
+    claim = claim.because(claim.each(gains(*filled)).said)
+    return claim.beside(claim.each(gains(networks, others)), claim.each(gains(*small)))
 
 
 def _charts(by_batch: Cases, depths: Cases, networks: Cases) -> Iterator[Chart]:

@@ -148,10 +148,14 @@ class _Drafts:
         """The plan whose scans have `level` levels, or their own full level if that is lower."""
         build, passes = self._passes()
         tasks = build.counts()
+        semantics: dict[str, object] = {"scan_level": level}
         for forward, backward in passes:
-            jacobians, scanned = self._scan(build, backward).tasks(level, workers)
+            scan = self._scan(build, backward)
+            if scan.not_scanned:
+                semantics["not_scanned"] = ", ".join(scan.not_scanned)
+            jacobians, scanned = scan.tasks(level, workers)
             tasks += [*forward, *jacobians, *scanned]
-        return build.plan(NAME, [*tasks, *build.finish_gradients(), *self._updates()], self._options, {"scan_level": level})
+        return build.plan(NAME, [*tasks, *build.finish_gradients(), *self._updates()], self._options, semantics)
 
     def fastest(self, levels: Sequence[int], costs: PlanCosts) -> Plan:
         """The plan with the shortest predicted step among `levels`, tried in ascending order.

@@ -372,6 +372,12 @@ rnn_with_initial_state = partial(_recurrent_reader, layer=nn.RNN, initial=True)
 gru_with_initial_state = partial(_recurrent_reader, layer=nn.GRU, initial=True)
 read_at_all_steps = partial(_recurrent_reader, layer=nn.RNN, read=lambda out, last: out.sum(1))
 stacked = partial(_recurrent_reader, layer=nn.GRU, num_layers=2)
+rnn_last_output = partial(_recurrent_reader, layer=nn.RNN, read=lambda out, last: out[:, -1])
+gru_last_output = partial(_recurrent_reader, layer=nn.GRU, read=lambda out, last: out[:, -1], initial=True)
+last_output_and_state = partial(_recurrent_reader, layer=nn.GRU, read=lambda out, last: out[:, -1] * last[-1])
+stacked_last_output = partial(_recurrent_reader, layer=nn.RNN, num_layers=3, read=lambda out, last: out[:, -1])
+first_output = partial(_recurrent_reader, layer=nn.RNN, read=lambda out, last: out[:, 0])
+time_first = partial(_recurrent_reader, layer=nn.GRU, read=lambda out, last: out.transpose(0, 1)[-1])
 
 
 # ---- Models whose tokens are divided otherwise than a decoder's: attention to all tokens, with masks, or written out; and a mean.

@@ -58,11 +58,18 @@ class Table(Data):
     rows: tuple[PaperCase, ...]
 
 
+#: What a claim is found to be. `other`: it holds as well without the mechanism that the paper credits. `identity`: it follows from counting
+#: alone, so that it cannot fail, and is not counted among the claims that hold.
+Verdict = Literal["holds", "other", "refuted", "open", "identity"]
+
+
 class Check(Data):
     """A claim of the paper, judged by the predictions alone.
 
     `holds` is None if too little could be predicted to judge. `said` states the figures in a sentence. `reason` says why the claim may not
-    have been reproduced.
+    have been reproduced. `published`: the paper's figures, and where they are. `mechanism`: what the paper credits. `without`: the same
+    figures with that mechanism off, "" if it cannot be switched off, and `holds_without` the same judgment of them. `identity`: whether the
+    claim follows from counting alone. `executed`: what of it ran, and where.
     """
 
     name: str
@@ -71,6 +78,21 @@ class Check(Data):
     said: str
     figures: dict[str, float]
     reason: str = ""
+    published: str = ""
+    mechanism: str = ""
+    without: str = ""
+    holds_without: bool | None = None
+    identity: bool = False
+    executed: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the claim is found to be."""
+        if self.holds is None:
+            return "open"
+        if not self.holds:
+            return "refuted"
+        return "identity" if self.identity else "other" if self.holds_without else "holds"
 
 
 class Series(Data):
@@ -132,8 +154,8 @@ class DividedNetwork(Data):
 class Paper(Data):
     """The reproduction of one paper.
 
-    `shares`: the origin of the predicted costs. `fitted`: what of the machine is fitted to the paper, if anything. `measured`: documents
-    of validations on this machine.
+    `finding`: what gives the paper's gains here, in a sentence or two. `shares`: the origin of the predicted costs. `fitted`: what of the
+    machine is fitted to the paper, if anything. `measured`: documents of validations on this machine.
     """
 
     name: str
@@ -141,6 +163,7 @@ class Paper(Data):
     reference: str
     machine: str
     setting: str
+    finding: str = ""
     shares: Shares | None
     fitted: str = ""
     tables: tuple[Table, ...]
@@ -164,7 +187,7 @@ class Paper(Data):
 class Claim(Data):
     """A claim of a paper in the list of all: what it says, what is predicted of it, its verdict, and the cause if it is not reproduced.
 
-    `published`: "" where the claim says it. `executed`: the jobs of the paper that ran on this machine, "" if none did.
+    `executed`: what of the claim ran, or else the jobs of the paper that did; "" if none did. `mechanism`, `without`: as in `Check`.
     """
 
     paper: str
@@ -172,7 +195,9 @@ class Claim(Data):
     published: str = ""
     predicted: str
     executed: str = ""
-    verdict: Literal["holds", "refuted", "open"]
+    mechanism: str = ""
+    without: str = ""
+    verdict: Verdict
     cause: str = ""
 
 
@@ -187,14 +212,16 @@ class Reproduction(Document):
     @computed_field  # type: ignore[prop-decorator]  # mypy knows no decorator above @property
     @property
     def claims(self) -> tuple[Claim, ...]:
-        verdicts: dict[bool | None, Literal["holds", "refuted", "open"]] = {True: "holds", False: "refuted", None: "open"}
         return tuple(
             Claim(
                 paper=paper.name,
                 claim=check.claim,
+                published=check.published,
                 predicted=check.said,
-                executed=", ".join(f"{own['model']}, batch {own['batch_size']}" for own in paper.measured),
-                verdict=verdicts[check.holds],
+                executed=check.executed or ", ".join(f"{own['model']}, batch {own['batch_size']}" for own in paper.measured),
+                mechanism=check.mechanism,
+                without=check.without,
+                verdict=check.verdict,
                 cause=check.reason,
             )
             for paper in self.papers

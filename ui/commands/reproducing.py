@@ -9,6 +9,7 @@ import typer
 from simulator.papers import registry as reproduce
 from simulator.papers.predicting import Steps
 from traces.documents.reproduction import Paper, Reproduction
+from traces.documents.shipped import reproduction_file
 from traces.errors import SchedcastError
 from traces.outputs import OutputFolder, check_outputs
 from traces.process import interrupts_delayed
@@ -21,23 +22,27 @@ from ui.present.terminal import show
 from ui.service.progress import progress_bar
 
 
-def reproduction(name: str | None, measure: bool, out: Path | None, as_json: bool, wait_s: float = 0.0) -> None:
+def reproduction(
+    name: str | None, *, measure: bool = False, fresh: bool = False, out: Path | None = None, as_json: bool = False, wait_s: float = 0.0
+) -> None:
     """Show the reproduction of the paper called `name`, or of all papers; list them if there is no name.
 
-    Exit with 1 if a measured plan gives other results than plain PyTorch.
+    It is the one that comes with the package, unless `fresh` or `measure` asks for predictions of today. Exit with 1 if a measured plan
+    gives other results than plain PyTorch.
     """
     if name is None:
-        if measure or out is not None:
-            raise SchedcastError(
-                f"{'--measure' if measure else '--out'} needs a paper; give a name, or all: schedcast reproduce lists them"
-            )
+        given = {"--measure": measure, "--fresh": fresh, "--out": out is not None}
+        if any(given.values()):
+            option = next(option for option, is_given in given.items() if is_given)
+            raise SchedcastError(f"{option} needs a paper; give a name, or all: schedcast reproduce lists them")
         papers(as_json)
         return
     sources = [reproduce.get(paper) for paper in (reproduce.names() if name == reproduce.ALL else [name])]
     check_outputs({"--out": out and OutputFolder(out, REPRODUCTION)})
     shown, same_numbers = [], True
     for source in sources:
-        paper, same = reproduced(source, measure, as_json, wait_s)
+        shipped = None if fresh or measure else _shipped(source)
+        paper, same = (shipped, True) if shipped is not None else reproduced(source, measure, wait_s=wait_s)
         shown.append(paper)
         same_numbers &= same
     document = sources[0].document(shown[0]) if len(sources) == 1 else Reproduction(papers=tuple(shown))
@@ -51,7 +56,16 @@ def reproduction(name: str | None, measure: bool, out: Path | None, as_json: boo
         raise typer.Exit(1)
 
 
-def reproduced(source: reproduce.Source, measure: bool, quiet: bool, wait_s: float = 0.0) -> tuple[Paper, bool]:
+def _shipped(source: reproduce.Source) -> Paper | None:
+    """The reproduction that comes with the package, after a line that says so; None if it has none."""
+    path = reproduction_file(source.name)
+    if not path.exists():
+        return None
+    print(f"schedcast: {source.name}: predictions and measurements that come with this version; --fresh predicts again", file=sys.stderr)
+    return Reproduction.load(path).papers[0]
+
+
+def reproduced(source: reproduce.Source, measure: bool, quiet: bool = False, wait_s: float = 0.0) -> tuple[Paper, bool]:
     """Predict a paper and, with `measure`, run what this machine can; returns it and whether the results were those of plain PyTorch."""
     paper = _predicted(source, quiet)
     return _measured(source, paper, quiet, wait_s) if measure else (paper, True)
@@ -72,6 +86,8 @@ def papers(as_json: bool) -> None:
 
 def _predicted(source: reproduce.Source, quiet: bool) -> Paper:
     total = source.predictions()
+    if not (quiet or sys.stderr.isatty()):  # a bar needs a terminal
+        print(f"schedcast: {source.name}: {total} predictions, which take a minute or more", file=sys.stderr, flush=True)
     with progress_bar(f"reproducing {source.name}", quiet) as bar:
         done = iter(range(total))
         return source.reproduce(Steps(source.machine, lambda text: bar(next(done, total), total, text)))

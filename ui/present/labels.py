@@ -48,7 +48,9 @@ SCHEDULE = (
     "A schedule says in which order the tasks of a step run, and on which stream or device; a strategy, such as backward-fusion, makes one."
 )
 #: Entries of a plan's semantics that say how it computes what plain training computes.
-HOW_COMPUTED = frozenset({"scan_level", "divided", "batch_norm_parts", "checkpoint", "shards", "folded", "experts", "shown", "taken"})
+HOW_COMPUTED = frozenset({
+    "scan_level", "not_scanned", "divided", "batch_norm_parts", "checkpoint", "shards", "folded", "experts", "shown", "taken",
+})  # fmt: skip
 #: An invisible character that ends words for Markdown. It keeps addresses and :names: of symbols apart, which a backslash does not.
 _JOINER = "\u2060"
 _SIGNS = re.compile(r"[\\`*_{}\[\]<>#$~|:&]")

@@ -9,7 +9,8 @@ by width are vertical, cuts by channels and by height horizontal. Images and cha
 without a gap. Layers run from left to right and continue in the next row; branches lie below each other.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log10
 from pathlib import Path
@@ -17,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from traces import units
 from traces.documents.comparison import Validation
-from traces.documents.reproduction import OK, Chart, Check, DividedLayer, DividedNetwork, Paper, Reproduction
+from traces.documents.reproduction import OK, Chart, Check, DividedLayer, DividedNetwork, Paper, Reproduction, Verdict
 from traces.documents.reproduction import Figure as FigureOfPaper
 from traces.documents.reproduction import Table as TableOfPaper
 from traces.files import check_writable
 from ui.present import labels
-from ui.present.blocks import Block, Figure, Group, Note, Section, Sentences, Table, first_and_last
+from ui.present.blocks import Block, Figure, Group, Headline, Note, Section, Sentences, Table, first_and_last
 from ui.present.blocks import markdown as in_markdown
 from ui.present.labels import source_words
 from ui.present.validations import folded, job_words, validation_cells, validation_table
@@ -40,8 +41,14 @@ _FEW, _MANY = 1e3, 1e6
 _NEARLY = 0.01
 #: A table with a time at least as long as this is in seconds instead of ms.
 _LONG_S = 10.0
-#: By `Check.holds`.
-VERDICTS = {True: "holds", False: "does not hold", None: "cannot be judged"}
+#: By `Check.verdict`.
+VERDICTS: Mapping[Verdict, str] = {
+    "holds": "holds",
+    "other": "holds, but not by this mechanism",
+    "refuted": "does not hold",
+    "open": "cannot be judged",
+    "identity": "identity",
+}
 #: The column with the status of rows that have no result.
 NOTE = "note"
 
@@ -70,28 +77,59 @@ def _section(paper: Paper, linked: bool) -> Section:
 
 
 def holding_words(paper: Paper) -> str:
-    """How many claims hold; empty if none can be judged."""
-    judged = sum(check.holds is not None for check in paper.checks)
-    return f"{sum(check.holds is True for check in paper.checks)} of {judged} claims hold." if judged else ""
+    """How many claims hold, and by what; empty if none can be judged."""
+    count = Counter(check.verdict for check in paper.checks)
+    judged = count["holds"] + count["other"] + count["refuted"]
+    if not judged:
+        return ""
+    words = [f"{count['holds']} of {judged} claims hold"]
+    words += [f"{count['other']} more hold, but not by the paper's mechanism"] * bool(count["other"])
+    words += [f"{count['identity']} are identities"] * bool(count["identity"])
+    return f"{'; '.join(words)}."
 
 
 def blocks(paper: Paper, linked: bool = False) -> list[Block]:
-    """The reference, the setting, tables, claims, charts, measurements and notes. `linked`: whether pictures are next to the page."""
+    """The finding, the claims, and, folded, tables; charts, measurements and notes. `linked`: whether pictures are next to the page."""
     address = paper.reference.rpartition(" ")[2]
     return [
+        *([Headline(paper.finding)] if paper.finding else []),
         Note(paper.reference, address if address.startswith("https://") else ""),
         Sentences(about_words(paper), listed=False, mark=""),
-        *(Group("", [_table(table)]) for table in paper.tables),
         *([Group("What the paper claims", [_claims(paper.checks)])] if paper.checks else []),
+        *(Group(table.title, [_table(table)], folded=True) for table in paper.tables),
         *(_chart(shown, _file(paper, shown) if linked else "") for shown in drawn_of(paper)),
         *(_measured(Validation.model_validate(document)) for document in paper.measured),
         Group("", [Sentences(paper.notes)]),
     ]
 
 
-def _claims(checks: Sequence[Check]) -> Sentences:
+def _claims(checks: Sequence[Check]) -> Table:
+    """A claim in each row; in a terminal, in some lines."""
     claims, figures = zip(*map(check_words, checks), strict=True)
-    return Sentences(claims, styles={number: "yellow" for number, check in enumerate(checks) if not check.holds}, below=figures)
+    styles = {number: "yellow" for number, check in enumerate(checks) if check.verdict != "holds"}
+    rows = [{**claim_cells(check), "why not": check.reason or units.NONE} for check in checks]
+    return Table(rows, set(rows[0]), narrow=Sentences(claims, styles=styles, below=figures))
+
+
+def claim_cells(check: Check) -> dict[str, str]:
+    """The cells of a claim."""
+    return {
+        "claim": check.claim,
+        "published": check.published or units.NONE,
+        "predicted": check.said,
+        "executed": check.executed or units.NONE,
+        "mechanism off": check.without or units.NONE,
+        "verdict (what the paper credits)": verdict_words(check),
+    }
+
+
+def verdict_words(check: Check) -> str:
+    """The verdict, with the mechanism that the paper credits."""
+    verdict = VERDICTS[check.verdict]
+    if not check.mechanism or check.verdict == "open":
+        return verdict
+    shown = " by this mechanism" if check.verdict == "holds" and check.holds_without is False else ""
+    return f"{verdict}{shown} ({check.mechanism})"
 
 
 def _chart(shown: Chart | DividedNetwork, picture: str) -> Figure:
@@ -105,12 +143,12 @@ def _measured(validation: Validation) -> Group:
 
 
 def _table(table: TableOfPaper) -> Table:
-    """A table. In a terminal, a row without a result is dim; its note is printed below the table."""
+    """A table without its title. In a terminal, a row without a result is dim; its note is printed below the table."""
     rows, left = cells(table), text_columns(cells(table))
     shown = [{head: text for head, text in row.items() if head != NOTE} for row in rows]
     styles = {n: "dim" for n, row in enumerate(rows) if row.get(NOTE)}
-    narrow = Table(shown, left, title=table.title, styles=styles, about="\n".join([table.about, *_notes(table)]))
-    return Table(rows, left, title=table.title, about=table.about, asks=[row.asks for row in table.rows], narrow=narrow)
+    narrow = Table(shown, left, styles=styles, about="\n".join([table.about, *_notes(table)]))
+    return Table(rows, left, about=table.about, asks=[row.asks for row in table.rows], narrow=narrow)
 
 
 def _file(paper: Paper, shown: Chart | DividedNetwork) -> str:
@@ -174,8 +212,11 @@ def _value(value: float | None, unit: str) -> str:
 
 
 def check_words(check: Check) -> tuple[str, str]:
-    """The claim with its verdict, then the figures, with the cause if the claim does not hold."""
-    return f"{VERDICTS[check.holds]}: {check.claim}", f"{check.said}. Cause: {check.reason}." if check.reason else f"{check.said}."
+    """The claim with its verdict, then the figures: published, predicted, and with the mechanism off; and why the claim does not hold."""
+    parts = {"Published": check.published, "Predicted": check.said, "Executed": check.executed, "Mechanism off": check.without}
+    figures = "; ".join(f"{name.lower() if number else name}: {text}" for number, (name, text) in enumerate(parts.items()) if text)
+    verdict = VERDICTS[check.verdict]
+    return f"{verdict}: {check.claim}", f"{figures}." + (f" Why not: {check.reason}." if check.reason else "")
 
 
 def about_words(paper: Paper) -> list[str]:
@@ -192,52 +233,62 @@ _BEGIN = """# Papers: published and predicted
 
 ```console
 schedcast reproduce                          # lists the papers
-schedcast reproduce fusion --out fusion      # tables here; page, pictures and JSON in the folder; a few minutes the first time
+schedcast reproduce fusion --out fusion      # claims and tables here; page, pictures and JSON in the folder
+schedcast reproduce fusion --fresh           # predicts all of it again; a minute or two
 schedcast reproduce fusion --measure         # also runs what this machine can run of it
 ```
 
 Reproductions predict the card that the paper used, from the model alone: no calibration and no GPU. A claim is judged by the predictions.
-Where it does not hold, the cause is an experiment of the simulator or of this machine, whose figures stand next to it. The trainings of
-`reproduce pipeline --measure` take half an hour; after an interruption, the next run makes those that are left. This page is generated:
-`make papers` predicts all papers again and writes it.
+Beside it, where the mechanism that the paper credits can be switched off, stands the same judgment without it: a gain that stays is another
+mechanism's. An identity follows from counting alone, and is not counted among the claims that hold. Where a claim does not hold, the cause
+is an experiment of the simulator or of this machine, a CPU with two cores. The trainings of `reproduce pipeline --measure` take half an
+hour; after an interruption, the next run makes those that are left. This page is generated: `make papers` predicts all papers again and
+writes it.
 """
 
 
 def markdown(papers: Sequence[Paper]) -> str:
-    """The page about all papers: how many claims hold, and for each paper its claims, tables, measurements and notes."""
-    overview = [
-        {
-            "paper": f"[{paper.name}](#{paper.name})",
-            "claims": str(len(paper.checks)),
-            "hold": str(sum(check.holds is True for check in paper.checks)),
-            "do not hold": str(sum(check.holds is False for check in paper.checks)),
-            "cannot be judged": str(sum(check.holds is None for check in paper.checks)),
-        }
-        for paper in papers
-    ]
+    """The page about all papers: how many claims hold, and for each paper its claims; its tables, measurements and notes are folded."""
+    overview = [_overview(f"[{paper.name}](#{paper.name})", paper.checks) for paper in papers]
+    overview.append(_overview("all", [check for paper in papers for check in paper.checks]))
     return "\n".join([_BEGIN, *in_markdown(overview), *(line for paper in papers for line in _paper_lines(paper))]) + "\n"
 
 
+def _overview(name: str, checks: Sequence[Check]) -> dict[str, str]:
+    """How many claims have each verdict."""
+    count = Counter(check.verdict for check in checks)
+    shown = sum(check.verdict == "holds" and check.holds_without is False for check in checks)
+    return {
+        "paper": name,
+        "claims": str(len(checks) - count["identity"]),
+        "hold": str(count["holds"]),
+        "of these, not without the mechanism": str(shown),
+        "hold, but not by this mechanism": str(count["other"]),
+        "do not hold": str(count["refuted"]),
+        "cannot be judged": str(count["open"]),
+        "identities": str(count["identity"]),
+    }
+
+
 def _paper_lines(paper: Paper) -> Iterator[str]:
-    yield from ("", f"## {paper.name}", "", f"*{paper.title}* ({paper.reference}).", *about_words(paper))
+    yield from ("", f"## {paper.name}", "", *([f"**{paper.finding}**", ""] if paper.finding else []))
+    yield from (f"*{paper.title}* ({paper.reference}).", *about_words(paper))
     yield from ("", f"`schedcast reproduce {paper.name}`", "")
-    yield from in_markdown([
-        {"claim": check.claim, "verdict": VERDICTS[check.holds], "figures": check.said, "cause": check.reason or units.NONE}
-        for check in paper.checks
-    ])  # fmt: skip
+    yield from in_markdown([claim_cells(check) for check in paper.checks])
+    if causes := [f"- {check.claim}: {check.reason}." for check in paper.checks if check.reason]:
+        yield from _folded_lines("Why the others do not hold", causes)
     for table in paper.tables:
-        yield from ("", f"**{table.title}**", "", *in_markdown(cells(table)), "", table.about)
+        yield from _folded_lines(table.title, [*in_markdown(cells(table)), "", table.about])
     for document in paper.measured:
         validation = Validation.model_validate(document)
-        yield from (
-            "",
-            f"**Measured: {job_words(validation)}**",
-            "",
-            *in_markdown(validation_cells(validation)),
-        )
+        yield from _folded_lines(f"Measured: {job_words(validation)}", in_markdown(validation_cells(validation)))
     if paper.notes:
-        yield ""
-    yield from (f"- {note}" for note in paper.notes)
+        yield from _folded_lines("Notes", [f"- {note}" for note in paper.notes])
+
+
+def _folded_lines(title: str, lines: Iterable[str]) -> Iterator[str]:
+    """Lines that a page shows on request."""
+    yield from ("", '<details markdown="1">', f"<summary>{title}</summary>", "", *lines, "", "</details>")
 
 
 def _notes(table: TableOfPaper) -> list[str]:

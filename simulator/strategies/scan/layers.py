@@ -127,7 +127,9 @@ class _Element:
 
 
 class LayerScan:
-    """The chain of one microbatch's backward tasks."""
+    """The chain of one microbatch's backward tasks, all of whose layers are scanned."""
+
+    not_scanned: tuple[str, ...] = ()
 
     def __init__(
         self, build: PlanBuilder, backward: Sequence[Task], jacobian: str, most_terms: int = MOST_TERMS, sender: Sender | None = None

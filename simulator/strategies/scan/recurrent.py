@@ -1,7 +1,7 @@
 """The backward op of a recurrent layer as tasks of a scan: Jacobians of its steps, the scan, and the op's original results."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -236,12 +236,25 @@ class _Lanes:
 
 
 class RecurrentScan:
-    """The scans of all recurrent layers in the backward tasks of one microbatch. Other tasks stay unchanged."""
+    """The scans of the recurrent layers in the backward tasks of one microbatch. Other tasks stay unchanged.
+
+    `not_scanned`: the layers below another one, which reads their outputs of all steps: they are back-propagated step by step.
+    """
 
     def __init__(self, build: PlanBuilder, backward: Sequence[Task]):
-        """Raises SchedcastError if a layer has no Jacobian rule, or if the loss reads a state other than its last."""
+        """Raises SchedcastError if a layer has no Jacobian rule, or if gradients enter all of them at other steps than the last."""
         self._backward = backward
-        self._layers = {task.name: _Layer(build, task) for task in backward if is_recurrent(task)}
+        written_by = {operand.value: task for task in backward for operand in task.writes}
+        self._layers: dict[str, _Layer] = {}
+        refusals: list[EveryStepError] = []
+        for task in filter(is_recurrent, backward):
+            try:
+                self._layers[task.name] = _Layer(build, task, written_by)
+            except EveryStepError as error:
+                refusals.append(error)
+        if not self._layers:
+            raise refusals[0]
+        self.not_scanned = tuple(error.layer for error in refusals)
 
     @property
     def full_level(self) -> int:
@@ -259,8 +272,29 @@ class RecurrentScan:
         A linear scan has one worker; in other scans each worker has at least two elements.
         """
         scans = {name: layer.tasks(level, workers) for name, layer in self._layers.items()}
-        backward = [new for task in self._backward for new in (scans[task.name][1] if task.name in scans else (task,))]
+        left_out = self._left_out()
+        backward = [
+            new for task in self._backward if task.name not in left_out for new in (scans[task.name][1] if task.name in scans else (task,))
+        ]
         return [task for jacobians, _ in scans.values() for task in jacobians], backward
+
+    def _left_out(self) -> set[str]:
+        """The tasks that spread the gradient of the last step among zeros, which only scanned layers read."""
+        spread = {layer.spread.name: layer.spread.writes[0].value for layer in self._layers.values() if layer.spread is not None}
+        read = {operand.value for task in self._backward if task.name not in self._layers for operand in task.reads}
+        return {name for name, value in spread.items() if value not in read}
+
+
+class EveryStepError(SchedcastError):
+    """Gradients enter a recurrent layer at several steps, and a scan has one gradient, at its beginning. `layer`: its path."""
+
+    def __init__(self, layer: str):
+        super().__init__(
+            f"bppsa: recurrent layer {layer!r} has gradients at several steps, since the loss or a layer above reads its outputs there; a"
+            " scan begins with one gradient, by the last state or the last output (out[:, -1])",
+            Code.MODEL,
+        )
+        self.layer = layer
 
 
 def is_recurrent(task: Task) -> bool:
@@ -268,20 +302,48 @@ def is_recurrent(task: Task) -> bool:
     return getattr(task.body, "target", "") in _TARGETS
 
 
-class _Layer:
-    """The chain of steps of one backward op."""
+def _of_last_step(gradients: Operand, written_by: Mapping[str, Task]) -> Task | None:
+    """The task that writes `gradients` [T, B, H] by all outputs, if all but those by the last one are zero; None if they may differ.
 
-    def __init__(self, build: PlanBuilder, task: Task):
+    It is the backward op of `select`, along the dimension that views have made the first one.
+    """
+    task = written_by.get(gradients.value)
+    if task is None or getattr(task.body, "target", "") != "aten.select_backward.default":
+        return None
+    time = 0
+    for view in reversed(gradients.views):
+        if view.target != "aten.transpose.int":
+            return None
+        one, other = (dim % len(gradients.shape) for dim in json.loads(view.args))
+        time = {one: other, other: one}.get(time, time)
+    _, extents, dim, index = json.loads(task.body.args)
+    last = dim % len(extents) == time and index % extents[dim] == extents[dim] - 1
+    return task if last else None
+
+
+class _Layer:
+    """The chain of steps of one backward op.
+
+    `spread`: the task that spreads the gradient of the last output among zeros for all other steps, as `out[:, -1]` does; None if the loss
+    reads the last state itself.
+    """
+
+    def __init__(self, build: PlanBuilder, task: Task, written_by: Mapping[str, Task]):
+        """`written_by`: the backward tasks by what they write."""
         layer = f"recurrent layer {task.layer!r}"
         if task.body.target == _WITHOUT_RULE:
             raise SchedcastError(f"bppsa: {layer} is an LSTM, which has no Jacobian rule; expected nn.RNN or nn.GRU", Code.MODEL)
         self._args = json.loads(task.body.args)
-        if self._args[0] is not None:
-            raise SchedcastError(
-                f"bppsa: the loss reads {layer} at several steps; expected only its last state, where the chain begins", Code.MODEL
-            )
         self._task, self._cell = task, _CELLS[task.body.target]
-        self._last, self._states = self._operand(1), self._operand(2)  # gradient by the last state [B, H]; all states [T + 1, B, H]
+        outputs, last = (None if self._args[place] is None else self._operand(place) for place in (0, 1))
+        self.spread = None if outputs is None else _of_last_step(outputs, written_by)
+        if outputs is not None and self.spread is None:
+            raise EveryStepError(task.layer)
+        self._states = self._operand(2)  # all states [T + 1, B, H]
+        #: The gradients by the last state [B, H], whose sum begins the chain.
+        of_output = None if self.spread is None else self.spread.reads[0]
+        self._ends = [operand for operand in (last, of_output) if operand is not None]
+        self._last = self._ends[0]
         self._lanes = _Lanes(build, task, self._last.dtype)
         initial = task.writes[-1].value
         self._to_initial = any(operand.value == initial for op in build.graph.ops for operand in op.inputs)
@@ -299,8 +361,12 @@ class _Layer:
         """(tasks of the Jacobians, tasks of the scan and of its results)."""
         sizes = elements_per_worker(self.elements, min(workers, self.elements // 2) if level else 1)
         jacobians = list(self._jacobians(sizes))
-        scan, prefixes = scan_tasks(self._last, [task.writes[0] if task else None for task in jacobians], level, self._lanes)
-        return [task for task in jacobians if task], [*scan, *self._results(prefixes)]
+        first, sums = self._last, []
+        if len(self._ends) > 1:
+            first = self._lanes.value("last", self._last.shape)
+            sums = [self._lanes.task("last", OpCall("aten.add.Tensor", '[{"$":0},{"$":1}]'), 0, self._ends, (first,))]
+        scan, prefixes = scan_tasks(first, [task.writes[0] if task else None for task in jacobians], level, self._lanes)
+        return [task for task in jacobians if task], [*sums, *scan, *self._results(prefixes)]
 
     def _jacobians(self, sizes: Sequence[int]) -> Iterator[Task | None]:
         """The Jacobian task of each worker; None if the worker's only element is the gradient."""

@@ -13,7 +13,7 @@ from simulator.machine.presets import load_machine
 from simulator.papers import bppsa, bppsa_claims, bppsa_sparse
 from simulator.papers import registry as reproduce
 from simulator.papers.bppsa import BATCH, PAPER
-from simulator.papers.bppsa_epochs import BASELINE, FITTED, GRU, RNN, SCAN, Case, Epochs, Workloads, fit, with_fitted
+from simulator.papers.bppsa_epochs import BASELINE, FITTED, GRU, RNN, SCAN, Case, Epoch, Epochs, Workloads, fit, with_fitted
 from simulator.papers.predicting import Steps
 from simulator.plan.bodies.csr.mask import Mask
 from simulator.plan.bodies.csr.product import ProductPattern
@@ -213,7 +213,7 @@ def test_published_figures():
 
 
 def test_the_document_of_the_paper_alone(small, tmp_path, capfd):
-    reproducing.reproduction("bppsa", False, tmp_path / "out", True)
+    reproducing.reproduction("bppsa", fresh=True, out=tmp_path / "out", as_json=True)
     document = json.loads(capfd.readouterr().out)
     assert (document["schema"], document["paper"]) == ("schedcast.reproduction/1", "bppsa")
     assert "table 4" in document["fitted_on"]
@@ -304,3 +304,63 @@ def test_entries_of_a_product_are_those_of_its_pattern(monkeypatch):
 
 def test_table_1_has_the_first_layers_on_32x32_images():
     assert [rule.cols for rule in bppsa_sparse.FIRST.values()] == [65_536, 65_536, 16_384]
+
+
+# ---- headlines, each with a linear scan beside it
+
+
+def epochs(overall: float, backward: float, linear: float = 1.0) -> Epoch:
+    """An epoch whose forward takes what gives these speed-ups; the linear scan's backward takes `linear` times that of Blelloch's."""
+    bppsa_backward_s = 1.0
+    forward_s = (backward - overall) / (overall - 1) * bppsa_backward_s
+    forward, bppsa = forward_s, forward_s + bppsa_backward_s
+    return Epoch(forward, forward, forward + backward * bppsa_backward_s, bppsa, forward + linear * bppsa_backward_s)
+
+
+def test_an_epoch_with_a_linear_scan_has_its_backward():
+    epoch = epochs(2.0, 10.0, linear=2.0)
+    assert epoch.speedups == pytest.approx((2.0, 10.0))
+    assert epoch.of_linear_scan.backwards == pytest.approx((10.0, 2.0))
+    assert epoch.of_linear_scan.totals[:2] == epoch.totals[:2]
+
+
+def test_a_scan_is_compared_with_a_linear_one():
+    faster, slower = ({Case(RNN, 10, BATCH): epochs(2.0, 10.0, linear)} for linear in (2.0, 0.9))
+    alone = {Case(RNN, 10, BATCH): (1.0, 3.0)}
+    assert [bppsa_claims.faster_than_linear(own, alone).holds for own in (faster, slower)] == [True, False]
+    assert bppsa_claims.faster_than_linear(faster, alone).said == "T = 10: 2.00x (3.00x of the kernels alone)"
+    few, many, worse = (bppsa_claims.OnDevices(1, 1, seconds, 2 * seconds) for seconds in (1.0, 1.5, 9.0))
+    flat = bppsa_claims.OnDevices(1, 1, 1.0, 5.0)
+    assert [bppsa_claims.on_devices(own).holds for own in ({2: few, 16: flat}, {2: few, 16: many}, {2: few})] == [True, False, None]
+    assert worse.scan_s == 9.0
+
+
+def test_the_depth_of_a_scan_is_counted_on_its_products():
+    """Of products over 21 Jacobians, 6 wait for each other, in a linear scan all 21."""
+    check = bppsa_claims.depth([21])
+    assert (check.verdict, check.said) == ("identity", "n = 21: 6 against 21")
+
+
+def test_headlines_can_hold_and_fail():
+    small = {Case(RNN, 1000, BATCH): epochs(2.75, 16.0), Case(GRU, 259, BATCH): epochs(2.36, 13.4)}
+    large = {Case(RNN, 1000, BATCH): epochs(2.0, 108.0), Case(GRU, 259, BATCH): epochs(2.0, 9.0)}
+    assert [check.holds for check in bppsa_claims.greatest_gains(small, large)] == [True] * 4
+    assert [check.holds for check in bppsa_claims.greatest_gains(large, small)] == [False, False, True, True]
+    printed = bppsa.published()
+    table_4 = {case: epoch for case, epoch in printed.items() if case.length > SEEN}
+    assert bppsa_claims.as_in_table_4(table_4, printed).holds
+    slower = {case: epoch._replace(bppsa_s=1.1 * epoch.bppsa_s) for case, epoch in table_4.items()}
+    assert bppsa_claims.as_in_table_4(slower, printed).holds is False
+    assert [bppsa_claims.beyond_workers({"card": epochs(*gains)}).holds for gains in ((2.0, 9.0), (0.9, 0.5))] == [True, False]
+    case = Case(RNN, 1000, BATCH)
+    fast, slow = epochs(2.0, 10.0), epochs(2.0, 10.0)._replace(bppsa_s=99.0)
+    assert [bppsa_claims.larger_card_is_faster({case: both}).holds for both in ((fast, slow), (slow, fast))] == [True, False]
+
+
+def test_the_critical_path_of_a_pruned_network_is_judged_against_the_chain():
+    chain = [operator("2", 4, 3), operator("1", 5, 4)]
+    scan = bppsa_sparse.steps(chain, 0)
+    assert bppsa_sparse.critical_path_is_shorter(scan, chain).holds, "sparse products of a linear scan"
+    cheap = [replace(each, flops=1.0) for each in chain]
+    assert bppsa_sparse.critical_path_is_shorter(scan, cheap).holds is False
+    assert [check.verdict for check in bppsa_sparse.counted()] == ["identity", "identity"]

@@ -200,7 +200,7 @@ def test_the_paper_has_a_row_for_every_network_and_says_why_one_is_missing(monke
 
 def test_the_command_prints_and_writes_it(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(pipeline, "SCOPE", SMALL)
-    reproducing.reproduction("pipeline", measure=False, out=tmp_path / "out", as_json=False)
+    reproducing.reproduction("pipeline", fresh=True, out=tmp_path / "out")
     printed = capsys.readouterr().out
     assert "Bounds on the speed-up" in printed
     assert "unknown model 'no_such_net'" in " ".join(printed.split())
@@ -240,3 +240,41 @@ def test_claims_about_accuracy_can_hold_and_fail():
     mixed |= {("hybrid", (5, 12, 17)): 0.1}
     tables = trainings("lenet", lenet), trainings("resnet", resnet), trainings("hybrid", mixed)
     assert set(verdicts(*tables).values()) == {False}
+
+
+# ---- headlines
+
+
+def test_as_many_accelerators_as_2k_plus_1_are_as_many_times_faster_in_the_engine():
+    """With stale weights; without them, a stage works while the others wait, but for the parts of a backward that nothing waits for."""
+    for pairs, (stale, waiting) in pipeline.engine_speedups((1, 2)).items():
+        assert stale == pytest.approx(2 * pairs + 1)
+        assert 1 <= waiting < 1.2
+
+
+def pipelined(speedup: float, waiting: float, gpipe: float = 1.3, pipedream: float = 1.9) -> Pipelined:
+    rivals = {pipeline.NAIVE: waiting, pipeline.PIPEDREAM: pipedream, **dict.fromkeys(pipeline.GPIPE, gpipe)}
+    return Pipelined(speedup, 1.9, rivals=rivals)
+
+
+def test_the_gains_of_table_5_can_hold_by_stale_weights_or_not_and_fail():
+    networks = pipeline.SCOPE.resnets
+    printed = [PAPER.values("pipelined")[network.title] for network in networks]
+
+    def verdicts(share: float, waiting: float) -> list[str]:
+        known = {n: pipelined(1 + share * (x - 1), 1 + waiting * (x - 1)) for n, x in zip(networks, printed, strict=True)}
+        return [check.verdict for check in pipeline.as_in_table_5(known)][:2]
+
+    assert verdicts(1.0, 0.0) == ["holds", "holds"]
+    assert verdicts(1.0, 0.9) == ["other", "other"], "waiting stages gain as much"
+    assert verdicts(0.5, 0.0) == ["refuted", "refuted"]
+    assert [check.verdict for check in pipeline.as_in_table_5({})] == ["open"] * 3
+
+
+def test_other_pipelines_are_compared_with_what_the_paper_says_of_them():
+    network = next(own for own in pipeline.SCOPE.resnets if own.name == "ResNet-110")
+    for own, gpipe, pipedream in ((pipelined(1.7, 1.0), True, True), (pipelined(1.7, 1.0, gpipe=1.7, pipedream=1.2), False, False)):
+        assert pipeline.faster_than_gpipe({network: own}).holds is gpipe
+        assert pipeline.as_fast_as_pipedream({network: own}).holds is pipedream
+    assert [pipeline.modest_peak({network: more}).holds for more in (0.5, 1.1, None)] == [True, False, None]
+    assert [pipeline.early_layers_take_most(share).holds for share in (0.6, 0.4, None)] == [True, False, None]

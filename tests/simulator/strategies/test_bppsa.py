@@ -76,6 +76,28 @@ def test_a_trained_initial_state_adds_an_element_to_the_scan(two_cores, backend)
             assert error_of(job, options, two_cores, backend) < 1e-10, (factory, options)
 
 
+@pytest.mark.parametrize("factory", ["rnn_last_output", "gru_last_output", "last_output_and_state", "time_first"])
+def test_the_usual_classifiers_read_the_last_output(factory, two_cores, backend):
+    """`out[:, -1]` has a gradient of zeros but for the last step, which begins the scan; with the last state, both are added."""
+    for options in ("scan=linear", "scan=blelloch,workers=3"):
+        assert error_of(job_of(factory, 3), options, two_cores, backend) < 1e-10, options
+    tasks = planned("bppsa:scan=blelloch", job_of(factory, 3), two_cores).tasks
+    spread = [task for task in tasks if getattr(task.body, "target", "") == "aten.select_backward.default"]
+    assert not [task.name for task in spread if 8 in task.writes[0].shape], "no zeros are written for the 8 steps"
+
+
+@pytest.mark.parametrize(("factory", "layers"), [("stacked", 2), ("stacked_last_output", 3)])
+def test_of_stacked_layers_the_last_one_is_scanned(factory, layers, two_cores, backend):
+    """The layers below have a gradient at every step, and are back-propagated as before; the plan says which."""
+    for options in ("scan=linear", "scan=blelloch,workers=3"):
+        assert error_of(job_of(factory, 3), options, two_cores, backend) < 1e-10, options
+    plan = planned("bppsa:scan=blelloch", job_of(factory, 3), two_cores)
+    assert plan.semantics["not_scanned"] == ", ".join(["recurrent"] * (layers - 1))
+    kinds = [task.body.target.split(".")[1] for task in plan.tasks if getattr(task.body, "target", "").startswith("schedcast.")]
+    assert sum(kind in ("rnn_backward", "gru_backward") for kind in kinds) == layers - 1
+    assert sum(kind in ("rnn_gates", "gru_gates") for kind in kinds) == 1
+
+
 @pytest.mark.parametrize("nonlinearity", ["tanh", "relu"])
 def test_rnn_jacobians_are_those_of_autograd(nonlinearity):
     torch.manual_seed(0)
@@ -309,9 +331,9 @@ def test_the_level_of_layers_is_the_one_predicted_fastest(two_cores):
             recurrent("read_at_all_steps"),
             "",
             Code.MODEL,
-            "the loss reads recurrent layer 'recurrent' at several steps; expected only its last",
+            "recurrent layer 'recurrent' has gradients at several steps, since the loss or a layer above reads its outputs there",
         ),
-        (recurrent("stacked"), "", Code.MODEL, "the loss reads recurrent layer 'recurrent' at several steps; expected only its last state"),
+        (recurrent("first_output"), "", Code.MODEL, r"begins with one gradient, by the last state or the last output \(out\[:, -1\]\)"),
         (recurrent("rnn_with_initial_state"), "level=9", Code.REQUEST, "level is 9; expected 0 to 3, the level at which one block is left"),
         (Job("rnn_bitstream", 256, 30000), "", Code.MEMORY, r"needs 11\.4 GiB for its Jacobians, this machine has 953\.7 MiB"),
         (job("normalised"), "", Code.MODEL, "native_batch_norm_backward.*batch-norm"),

@@ -11,7 +11,7 @@ from calibrate.cpu.testbed import CpuTestbed
 from calibrate.validation import Outcome
 from simulator.machine.presets import machine_names
 from simulator.model.job import Job
-from simulator.papers import fusion, turbodl
+from simulator.papers import fusion, fusion_claims, turbodl
 from simulator.papers import registry as reproduce
 from simulator.papers.predicting import BASELINE, PredictedStep, Steps
 from simulator.papers.turbodl import ASYNC, CUDNN, TURBODL
@@ -32,6 +32,8 @@ SMALL = fusion.FusionScope(
     sweeps=(("lenet5", (1, 8, 64)), ("no_such_net", (1,))),
     same_batch=8,
     optimizers=("sgd", "adam"),
+    cards=("v100",),
+    replicas=("4xtitan-xp", 16),
 )
 TURBO = turbodl.TurbodlScope(
     networks=(("lenet5", 64), ("no_such_net", 32)),
@@ -81,8 +83,9 @@ def test_papers_are_discovered_and_whole():
     ("old", "new", "fault"),
     [
         ('"source": "Table 2."', '"source": ""', "at published > speed-ups > source: "),
+        ('"published": "12 % (figure 3)"', '"published": ""', "at claims > 0 > published: "),
         ('"speed-up": "x"', '"speed-up": "ms"', "at tables > 1 > figures > speed-up: "),
-        ('"sign": -1', '"sign": 0', "at claims > 4 > sign: "),
+        ('"sign": -1', '"sign": 0', "at claims > 19 > sign: "),
         ('"y_label"', '"y_lable"', "at charts > 1 > y_lable: "),
         ('"name": "fusion",', "", "at name: "),
         ('"same_batch": 32', '"same_batch": "all"', "in its cases, is damaged at same_batch: "),
@@ -170,7 +173,7 @@ def test_rank_correlation(x, y, expected):
 
 
 def test_a_trend_within_what_counts_as_equal_is_none():
-    rises, falls = (reproduce.Claim(name="n", claim="c", reason="r", said="w", sign=sign) for sign in (1, -1))
+    rises, falls = (reproduce.Claim(name="n", claim="c", published="p", mechanism="m", reason="r", said="w", sign=sign) for sign in (1, -1))
     assert rises.trend([(1, 1.0), (2, 1.004), (3, 1.008)]).holds is False
     assert rises.trend([(1, 1.0), (2, 1.04), (3, 1.08)]).holds is True
     assert falls.trend([(1, 1.0), (2, 1.04), (3, 1.08)]).holds is False
@@ -179,7 +182,8 @@ def test_a_trend_within_what_counts_as_equal_is_none():
 
 def test_a_claim_about_each_case():
     claim = reproduce.Claim(
-        name="n", claim="c", reason="r", undecided="none", said="{case} {0:.1f} and {1:.1f}", summary="{right} of {count}: {cases}",
+        name="n", claim="c", published="p", mechanism="m", reason="r", undecided="none",
+        said="{case} {0:.1f} and {1:.1f}", summary="{right} of {count}: {cases}",
         figures=("small", "large"), order=("small", "large"), margin=0.1, within=((1.0, None), (None, 2.0)), tolerance=0.1, rounding=0.05,
     )  # fmt: skip
     check = claim.each({"a": (0.86, 2.24), "b": (1.0, 2.0), "c": (None, 9.0)})
@@ -230,6 +234,34 @@ def test_curves_fit_on_their_axes():
     assert fusion.within_axes(inside, "net", [1.02, 1.2]).holds is False, "figure 7 ends at 1.15"
     assert fusion.within_axes({"net": points((8, 1.0, 0.5, 0.5))}, "other", []).holds is False, "figure 5 ends at 1.2"
     assert fusion.within_axes({}, "net", []).holds is None
+
+
+def gains(usual: float, off: float) -> fusion_claims.Gains:
+    every = [dict.fromkeys(("FF", "BF one stream", "BF own stream"), gain) for gain in (usual, off, 1.02, 1.0)]
+    return fusion_claims.Gains(*every)
+
+
+def test_gains_of_one_step_hold_by_locality_only_if_they_need_the_cache():
+    for own, verdicts in ((gains(1.15, 1.0), {"holds"}), (gains(1.15, 1.145), {"other"}), (gains(1.02, 1.0), {"refuted"})):
+        checks = list(fusion_claims.of_table_2(own))
+        assert {check.verdict for check in checks} == verdicts
+        assert all("without the host's waits 1.020x; with a host that takes no time 1.000x" in check.without for check in checks)
+    assert fusion_claims.locality_gains({"card": gains(1.2, 1.0)}, {"card": (3 * 2**20, 0.0004)}).holds is False
+    assert fusion_claims.locality_gains({}, {}).holds is None
+    assert [fusion_claims.greatest([1.2], [gain]).verdict for gain in (1.0, 1.2)] == ["holds", "other"]
+    ordered = {"mobilenet_v2": 1.2, "resnet18": 1.1, "resnet50": 1.05, "vgg19_bn": 1.0}
+    assert [fusion_claims.by_model(own, {}, "BF one stream").holds for own in (ordered, ordered | {"resnet18": 1.3}, {})] == [
+        True,
+        False,
+        None,
+    ]
+
+
+def test_the_depth_of_an_iteration_falls_only_with_a_second_stream():
+    check = fusion_claims.shallower(fusion_claims.depths("titan-xp"))
+    assert (check.holds, check.holds_without) == (True, False)
+    assert check.said.startswith("n = 4: baseline 12, FF 12, BF 9; n = 8: ")
+    assert "one stream: n = 4: baseline 12, FF 12, BF 12" in check.without
 
 
 def test_layer_size_and_share():
@@ -299,8 +331,9 @@ def test_what_cannot_be_predicted_keeps_its_row(paper):
         *[("lenet5", OK)] * 3,
         ("no_such_net", "not available: unknown model 'no_such_net'"),
     ]
-    assert len(paper.checks) == 12
-    assert [check.holds is None for check in paper.checks[:6]] == [True, False, False, False, True, True]
+    trends = [check for check in paper.checks if check.name.startswith(("saved-time", "converging", "tiny", "axes", "layer", "optimizer"))]
+    assert [check.holds is None for check in trends] == 2 * [True, False, False, False, True, True]
+    assert {check.holds for check in paper.checks if check.name.startswith("models")} == {None}
 
 
 def test_a_step_beyond_the_cards_memory_is_reported():
@@ -428,20 +461,24 @@ def test_a_published_quantity_has_columns_for_both_and_for_the_ratio():
 
 @pytest.mark.thorough
 def test_the_command_prints_one_document_and_writes_a_folder(small, tmp_path, capfd):
-    reproducing.reproduction("fusion", False, tmp_path / "new" / "fusion", True)
+    reproducing.reproduction("fusion", fresh=True, out=tmp_path / "new" / "fusion", as_json=True)
     shown = capfd.readouterr()
     document = json.loads(shown.out)
     assert document["schema"] == "schedcast.reproduction/1"
     assert [each["name"] for each in document["papers"]] == ["fusion"]
     checks = document["papers"][0]["checks"]
     assert [each["claim"] for each in document["claims"]] == [check["claim"] for check in checks]
-    assert {each["verdict"] for each in document["claims"]} <= {"holds", "refuted", "open"}
+    assert {each["verdict"] for each in document["claims"]} <= {"holds", "other", "refuted", "open", "identity"}
+    assert all(each["published"] and each["mechanism"] for each in document["claims"])
     assert all(each["cause"] for each in document["claims"] if each["verdict"] == "refuted")
     total = next(row for row in document["papers"][0]["tables"][0]["rows"] if row["labels"]["phase"] == "total")
     assert set(total["figures"][0]) == {"name", "unit", "predicted", "published", "interval", "ratio"}
     assert total["figures"][0]["ratio"] == pytest.approx(total["figures"][0]["predicted"] / 0.09421)
     folder = tmp_path / "new" / "fusion"
-    assert shown.err.strip() == f"report: {folder / 'index.html'}"
+    assert shown.err.splitlines() == [
+        f"schedcast: fusion: {fusion.predictions()} predictions, which take a minute or more",
+        f"report: {folder / 'index.html'}",
+    ]
     page = (folder / "index.html").read_text()
     assert "94.2" in page
     assert "does not hold" in page
@@ -456,13 +493,24 @@ def test_the_command_prints_one_document_and_writes_a_folder(small, tmp_path, ca
 @pytest.mark.thorough
 def test_the_command_shows_tables(small, capsys, monkeypatch):
     monkeypatch.setattr(turbodl, "measurements", lambda gpu: [])
-    reproducing.reproduction("turbodl", True, None, False)
+    reproducing.reproduction("turbodl", measure=True)
     shown = capsys.readouterr()
     assert "Each method on top of the one before" in shown.out
     assert "1.380x" in shown.out
     assert "no_such_net 32 + priorities: not available: unknown model 'no_such_net'" in " ".join(shown.out.split())
-    assert len(shown.err.splitlines()) == 1
-    assert shown.err.startswith("schedcast: Nothing was measured for turbodl: it has nothing to measure on this machine")
+    assert len(shown.err.splitlines()) == 2
+    assert shown.err.splitlines()[1].startswith("schedcast: Nothing was measured for turbodl: it has nothing to measure on this machine")
+
+
+def test_the_answer_is_that_of_the_package_unless_a_fresh_one_is_asked_for(monkeypatch, capfd):
+    """A line says so, and it is the whole document with all claims."""
+    monkeypatch.setattr(reproducing, "reproduced", None)
+    reproducing.reproduction("all", as_json=True)
+    shown = capfd.readouterr()
+    document = json.loads(shown.out)
+    assert [paper["name"] for paper in document["papers"]] == reproduce.names()
+    assert len(document["claims"]) == sum(len(paper["checks"]) for paper in document["papers"])
+    assert [line.endswith("that come with this version; --fresh predicts again") for line in shown.err.splitlines()] == [True] * 5
 
 
 @pytest.mark.thorough
@@ -511,6 +559,7 @@ def test_papers_are_listed(schedcast):
         (["fusion", "--out", "file"], "cannot write file: it is a file"),
         (["--measure"], "--measure needs a paper"),
         (["--out", "folder"], "--out needs a paper"),
+        (["--fresh"], "--fresh needs a paper"),
         (["fusion", "turbodl"], "unexpected extra argument"),
     ],
 )

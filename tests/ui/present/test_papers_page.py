@@ -4,9 +4,10 @@ import pytest
 
 from simulator.papers import deepa, registry
 from tools import papers
-from traces.documents.reproduction import Reproduction, Table
+from traces.documents.reproduction import Paper, Reproduction, Table
 from traces.documents.shipped import reproduction_file
 from ui.commands import reproducing
+from ui.present import reproductions
 
 
 def test_the_page_is_generated():
@@ -17,6 +18,34 @@ def test_every_claim_has_a_verdict_and_a_cause_if_it_does_not_hold():
     for name in registry.names():
         (paper,) = Reproduction.load(reproduction_file(name)).papers
         assert {check.name for check in paper.checks if check.holds is not True and not check.reason} == set(), name
+        assert {check.name for check in paper.checks if not (check.published and check.mechanism)} == set(), name
+        assert {claim.name for claim in registry.get(name).claims if claim.off} >= {
+            check.name.partition(",")[0] for check in paper.checks if check.without and "," not in check.name
+        }, name
+
+
+def test_a_verdict_says_by_what_a_claim_holds():
+    """By the paper's mechanism only if it does not hold without, and identities are counted apart."""
+    claim = registry.Claim(
+        name="gain", claim="it gains", published="1.2x (table 1)", mechanism="overlap", off="overlap off", within=((1.1, None),),
+        said="{case} {0:.1f}x",
+    )  # fmt: skip
+    usual, less, none = (claim.each({"batch 8": (gain,)}) for gain in (1.3, 1.2, 1.0))
+    by_it, by_another, refuted = claim.beside(usual, none), claim.beside(usual, less), claim.beside(none, none)
+    assert [check.verdict for check in (usual, by_it, by_another, refuted)] == ["holds", "holds", "other", "refuted"]
+    assert [reproductions.verdict_words(check) for check in (usual, by_it, by_another, refuted)] == [
+        "holds (overlap)",
+        "holds by this mechanism (overlap)",
+        "holds, but not by this mechanism (overlap)",
+        "does not hold (overlap)",
+    ]
+    assert by_it.without == "overlap off: batch 8 1.0x"
+    counted = claim.model_copy(update={"identity": True}).each({"batch 8": (1.3,)})
+    paper = Paper(
+        name="p", title="P", reference="r", machine="h100", setting="s", shares=None, tables=(), checks=(by_it, by_another, counted)
+    )
+    assert reproductions.holding_words(paper) == ("1 of 2 claims hold; 1 more hold, but not by the paper's mechanism; 1 are identities.")
+    assert [each.verdict for each in Reproduction(papers=(paper,)).claims] == ["holds", "other", "identity"]
 
 
 def check_rows(table: Table, same: Table) -> None:
@@ -38,7 +67,7 @@ def test_the_documents_are_up_to_date(name):
     (shipped,) = Reproduction.load(reproduction_file(name)).papers
     predicted, _ = reproducing.reproduced(registry.get(name), measure=False, quiet=True)
     paper = papers.with_measured(predicted, reproduction_file(name))
-    assert [(check.name, check.holds) for check in paper.checks] == [(check.name, check.holds) for check in shipped.checks]
+    assert [(check.name, check.verdict) for check in paper.checks] == [(check.name, check.verdict) for check in shipped.checks]
     for table in paper.tables:
         same = shipped.table(table.name)
         assert [row.labels for row in table.rows] == [row.labels for row in same.rows], table.name

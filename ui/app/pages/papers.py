@@ -58,13 +58,13 @@ def page() -> None:
     measured = measure.button("Also measure it on this machine", help="Runs what this machine can run of it, and compares.")
     if pressed or measured:
         with refusals_shown():
-            runs.start(["reproduce", name, *(["--measure"] if measured else []), "--out", str(folder)], PAGE, folder)
+            runs.start(["reproduce", name, "--measure" if measured else "--fresh", "--out", str(folder)], PAGE, folder)
             st.rerun()
     if kept or shipped:
         document_ui(reproduction_file(name) if shipped else folder / reproductions.DOCUMENT)
     read = (folder / reproductions.DOCUMENT).read_bytes
     files = [Download("Document (JSON)", f"{name}.json", "application/json", read)] if kept else []
-    share_ui(f"schedcast reproduce {name} --out {name}", {"paper": [name]}, files)
+    share_ui(f"schedcast reproduce {name} --fresh --out {name}", {"paper": [name]}, files)
 
 
 def paper_folder(name: str) -> Path:
@@ -91,5 +91,5 @@ def paper_ui(paper: Paper) -> None:
     holding = reproductions.holding_words(paper)
     unjudged = sum(check.holds is None for check in paper.checks)
     if holding:
-        st.markdown(f"**{holding}**" + (f" {unjudged} cannot be judged." if unjudged else ""))
+        st.markdown(f"**{markdown_escaped(holding)}**" + (f" {unjudged} cannot be judged." if unjudged else ""))
     blocks_ui(reproductions.blocks(paper), paper.name)
