@@ -129,8 +129,9 @@ def reference(
     It is not a copy, because copies lose attributes that a user has attached to a module. `Built.restored` undoes the training.
     `parts` is the number of microbatches or shards into which it splits the batch (default: the job's microbatches). With `same_masks` it
     uses the dropout masks and the form of update of the backend's programs, so that numbers can be compared; this costs time.
-    `stale`: train with weights of this staleness, by parameter (`executors.reference`). `batch_norm`: normalize by parts.
-    `fusion`: hooks update in "forward" or in "backward". `parallel`: as one of several processes, with its part of the batch.
+    `stale`: train with weights of this staleness, by parameter (`executors.reference`), or of one that is set later. `batch_norm`:
+    normalize by parts. `fusion`: hooks update in "forward" or in "backward". `parallel`: as one of several processes, with its part of the
+    batch.
     """
     forms, parts = backend.forms if backend is not None else PLAIN, job.accumulate if parts is None else parts
     whole_mean = job.loss_mean == BATCH and parallel is None  # whose processes each have the mean of their part
@@ -143,7 +144,8 @@ def reference(
     inputs, target, module = built.inputs if not built.keywords else built.keywords, built.target, built.module
     if parallel is not None:
         inputs, target, module = parallel.part(inputs, whole), parallel.part(target, whole), parallel.wrapped(module, parts)
-    trainer = (StaleReference if stale else Reference if fusion == "none" else Hooked)(
+    kind = Hooked if fusion != "none" else Reference if stale is None else StaleReference
+    trainer = kind(
         module,
         inputs,
         target,
@@ -170,7 +172,7 @@ def reference(
         trainer.checkpointed = levels if parallel is None else {f"{parallel.prefix}{name}": level for name, level in levels.items()}
     if isinstance(trainer, Hooked) and fusion != "none":
         return trainer.fuse(fusion)
-    return trainer.stale(stale) if stale and isinstance(trainer, StaleReference) else trainer
+    return trainer.stale(stale) if stale is not None and isinstance(trainer, StaleReference) else trainer
 
 
 def _couples(op: Op) -> bool:
@@ -410,12 +412,21 @@ def _trained(job: Job, built: Built, steps: int, backend: Backend | None, turns:
     up or down as coins of this seed say.
     """
     with built.restored(), training_step(job.batch), deterministic():
-        first = Trained(*turns[0])
-        plain = reference(job, built, True, backend=backend, parts=first.microbatches, stale=dict(first.stale), batch_norm=first.batch_norm)
+        trained = [Trained(*each) for each in turns]
+        first, stale = trained[0], any(own.stale for own in trained)
+        plain = reference(
+            job,
+            built,
+            True,
+            backend=backend,
+            parts=first.microbatches,
+            stale=dict(first.stale) if stale else None,
+            batch_norm=first.batch_norm,
+        )
         if nudged is not None:
             _nudge(plain.parameters().values(), nudged)
         torch.set_num_threads(1)
-        for number, own in enumerate(Trained(*each) for each in turns):
+        for number, own in enumerate(trained):
             plain.lasting = own.lasting
             if number:
                 plain.split(job.accumulate if own.microbatches is None else own.microbatches)

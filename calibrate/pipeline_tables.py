@@ -122,7 +122,7 @@ def trained(task: Trained, training: Training, seed: int) -> list[Evaluated]:
     batches = _batches(task, job)
     built = job.build()
     _activate(built.module, training.activation)
-    trainer = reference(job, built, False, stale=_staleness(job, training))
+    trainer = reference(job, built, False, stale=_staleness(job, training) or None)
     every, evaluated, losses = max(1, task.steps // EVALUATIONS), [], []
     for step in range(1, task.steps + 1):
         if step > training.pipelined * task.steps and isinstance(trainer, StaleReference):

@@ -370,6 +370,10 @@ def run(
             help="Also train by plain PyTorch or another strategy; repeatable.",
         ),
     ] = None,
+    then: Annotated[
+        str | None,
+        typer.Option(metavar="STRATEGY@ITERATION", help="Go on with another strategy's plan after so many iterations, as in gpipe@60."),
+    ] = None,
     lr_schedule: Annotated[
         str | None,
         typer.Option(metavar="ITERATION:RATE,...", help="Learning rates by phase, as in 0:0.1,300:0.01; --lr before the first."),
@@ -409,6 +413,7 @@ def run(
     _commands("training").run(
         request,
         lr_schedule=lr_schedule,
+        then=then,
         steps=steps,
         beside=beside or [],
         places=(metrics, timeline, out),

@@ -3,90 +3,19 @@
 "Pipelined Training with Stale Weights of Deep CNNs" (2019) trains this way to recover the accuracy that stale weights may cost.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
-from simulator.plan.bodies.opcall import ListedOp, OpList
 from simulator.plan.plan import Plan
-from simulator.plan.task import CARRIED_KINDS, Operand, Storage, Task, Value
 from simulator.strategies import stale_pipeline
+from simulator.strategies.in_turn import in_turn
 from simulator.strategies.options import option_values
 from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.planning import DrainingOptions, cut, microbatches_in, named, scheduled
 from traces.errors import SchedcastError
-
-
-def in_turn(strategy: str, plans: Sequence[tuple[Plan, int]], options: Mapping[str, object], semantics: Mapping[str, object]) -> Plan:
-    """Return the plan of a run that follows each of `plans` of one job for its number of iterations (`Plan.earlier`).
-
-    Parameters, buffers and optimizer state of one name are the same values in all plans, so a plan continues with those of the previous
-    one. Every other name of a later plan gets a prime for each plan before it: `relu'` is the op `relu` of the second one. Raises
-    ValueError if two plans carry different values under one name.
-    """
-    values: dict[str, Value] = {}
-    storages: dict[str, Storage] = {}
-    losses: list[str] = []
-    parts: list[tuple[tuple[Task, ...], int]] = []
-    gradients: dict[str, Operand] = {}
-    for number, (plan, iterations) in enumerate(plans):
-        own = _primed(plan, "'" * number)
-        for name in values.keys() & own.values.keys():
-            if values[name] != own.values[name] or storages[values[name].storage] != own.storages[own.values[name].storage]:
-                raise ValueError(f"two plans of {strategy} carry different values called {name!r}")
-        values |= own.values
-        storages |= own.storages
-        losses += own.losses
-        gradients = dict(own.gradients)
-        parts.append((own.tasks, iterations))
-    return Plan.of_run(
-        parts,
-        strategy=strategy,
-        values=values,
-        storages=storages,
-        losses=tuple(losses),
-        gradients=gradients,
-        options=dict(options),
-        semantics=dict(semantics),
-    )
-
-
-def _primed(plan: Plan, primes: str) -> Plan:
-    """The plan with primes after the names of its tasks, and of the values and storages that live for one iteration."""
-    if not primes:
-        return plan
-    carried = {name for name, value in plan.values.items() if value.kind in CARRIED_KINDS}
-    on_carried = {plan.values[name].storage for name in carried}
-
-    def named(operand: Operand) -> Operand:
-        return operand if operand.value in carried else replace(operand, value=operand.value + primes)
-
-    def storage(name: str) -> str:
-        return name if name in on_carried else name + primes
-
-    def operands(op: Task | ListedOp) -> Iterator[tuple[Operand, ...]]:
-        return (tuple(map(named, own)) for own in (op.reads, op.writes, op.mutates))
-
-    def primed(task: Task) -> Task:
-        body, after = task.body, tuple(name + primes for name in task.after)
-        if isinstance(body, OpList):
-            body = replace(body, steps=tuple(ListedOp(step.body, *operands(step)) for step in body.steps))
-        reads, writes, mutates = operands(task)
-        return replace(task, name=task.name + primes, body=body, after=after, reads=reads, writes=writes, mutates=mutates)
-
-    values = [value if name in carried else replace(value, name=name + primes) for name, value in plan.values.items()]
-    return replace(
-        plan,
-        tasks=tuple(map(primed, plan.tasks)),
-        values={value.name: replace(value, storage=storage(value.storage)) for value in values},
-        storages={storage(name): replace(each, name=storage(name)) for name, each in plan.storages.items()},
-        losses=tuple(name + primes for name in plan.losses),
-        gradients={name: named(operand) for name, operand in plan.gradients.items()},
-    )
-
 
 NAME = "hybrid-pipeline"
 FAMILY = "pipelines"

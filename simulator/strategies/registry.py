@@ -18,6 +18,7 @@ A strategy module defines `NAME`, `ABOUT` (one line), a frozen dataclass `Option
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -35,6 +36,7 @@ from simulator.plan.discovery import modules
 from simulator.plan.editor import order_csv
 from simulator.plan.plan import Plan
 from simulator.strategies.builder import FEW_PARTS, MOST_TASKS
+from simulator.strategies.in_turn import in_turn
 from simulator.strategies.options import AnyOptions, Portion, option_names, option_values
 from traces.documents.comparison import BASELINE, PYTORCH_DDP, PYTORCH_FSDP
 from traces.errors import Code, SchedcastError, UnknownNameError
@@ -253,12 +255,47 @@ def _following(plan: PlanFunction, path: str) -> PlanFunction:
     return following
 
 
+#: The option by which a run goes on with another strategy's plan: STRATEGY@ITERATION/ITERATIONS.
+THEN = "then"
+#: What must be the same of two plans for which plain PyTorch is one reference.
+_COMPARED = "batch_norm_parts"
+
+
+def _going_on(plan: PlanFunction, text: str, shared: Mapping[str, str] | None) -> PlanFunction:
+    """The same function for a run that goes on with another strategy's plan. `text`: the value of the option THEN.
+
+    Options of the other strategy follow its name as usual, with `+` in place of commas.
+    """
+    parts = re.fullmatch(r"(.+)@(\d{1,9})/(\d{1,9})", text)
+    if parts is None or not 0 < (switch := int(parts[2])) < (iterations := int(parts[3])):
+        raise SchedcastError(
+            f"{THEN} is {text!r}; expected a strategy, the number of iterations before it, and that of the run, as in gpipe@60/100"
+        )
+    other, own_options = parse(parts[1].replace("+", ","), shared)
+    require_executed(other)
+
+    @wraps(plan)
+    def going_on(job: Job, machine: Machine, costs: PlanCosts | None, options: Any) -> Plan:
+        first = plan(job.in_few(0), machine, costs, options)
+        placed = getattr(own_options, "placement", None) == "" and first.semantics.get("placement")
+        then = other.plan(job.in_few(0), machine, costs, replace(own_options, placement=placed) if placed else own_options)
+        if first.earlier or then.earlier:
+            raise SchedcastError(f"{(first if first.earlier else then).strategy} is a run of two plans already; drop {THEN}={text}")
+        if first.semantics.get(_COMPARED) != then.semantics.get(_COMPARED):
+            raise SchedcastError(f"{first.strategy} and {then.strategy} divide batch-norms differently; drop {THEN}={text}")
+        semantics = dict(first.semantics) | {THEN: dict(then.semantics)}
+        return in_turn(first.strategy, [(first, switch), (then, iterations - switch)], dict(first.options) | {THEN: text}, semantics)
+
+    return going_on
+
+
 def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy, AnyOptions]:
     """Read `NAME[:option=value,...]`. Returns the strategy and its options.
 
     Options in `shared` that the strategy has serve as defaults. With the option schedule=FILE, the tasks of the strategy's plan run in the
-    order of the file (`order_csv`); pipelines also read the order of their actions. Raises SchedcastError for an unknown strategy, an
-    unusable option or an unusable file.
+    order of the file (`order_csv`); pipelines also read the order of their actions. With then=STRATEGY@ITERATION/ITERATIONS, a run of so
+    many iterations goes on with another strategy's plan. Raises SchedcastError for an unknown strategy, an unusable option or an unusable
+    file.
 
     >>> from simulator.machine.presets import load_machine
     >>> strategy, options = parse("backward-fusion:update_stream=on")
@@ -278,6 +315,8 @@ def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy,
         texts[key.strip()] = value.strip()
     if texts.get(SCHEDULE) and (SCHEDULE not in strategy.option_names or order_csv.names_tasks(texts[SCHEDULE])):
         strategy = replace(strategy, plan=_following(strategy.plan, texts.pop(SCHEDULE)))
+    if THEN in texts and THEN not in strategy.option_names:
+        strategy = replace(strategy, plan=_going_on(strategy.plan, texts.pop(THEN), shared))
     return strategy, strategy.options(texts)
 
 

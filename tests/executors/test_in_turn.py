@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from calibrate.numerics import reference
+from calibrate.numerics import STEPS, References, compare, reference
 from executors import in_turn
 from executors.cpu.backend import CpuBackend
 from executors.in_turn import run_steps_s, sample
@@ -13,10 +13,11 @@ from executors.tensors import job_tensors
 from executors.trainer import Trainer
 from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
-from simulator.predict.forecast import plan_of
+from simulator.predict.forecast import forecast, plan_of
 from simulator.predict.target import Target
 from simulator.strategies.pipeline.staleness import staleness
 from tests.support.jobs import job_of
+from traces.errors import SchedcastError
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +124,44 @@ def test_the_measured_timeline_shows_the_switch(plan, job, machine):
     before = max(span.end_s for span in timeline.spans if not span.task.endswith("'"))
     assert before <= min(span.start_s for span in timeline.spans if span.task.endswith("'"))
     assert max(span.iteration for span in timeline.spans) == 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "forward-fusion:then=baseline@3/6", "backward-fusion:then=turbodl@3/6", "gpipe:then=stale-pipeline@3/6",
+        "pipedream:then=1f1b:microbatches=4@3/6", "stale-pipeline:then=zero-bubble@3/6",
+    ],
+)  # fmt: skip
+def test_a_run_goes_on_with_any_strategy_that_holds_the_same_parameters(text, machine):
+    """And its numbers are those of plain PyTorch that trains as the one does and then as the other."""
+    job, backend = job_of("chain", 8, optimizer="adam", precision="fp64"), CpuBackend(machine)
+    plan, built = plan_of(job, text, Target.of(CostModel(machine))), job.build()
+    plan.validate(machine)
+    assert [own.iterations for own in plan.sequence] == [3, 3]
+    assert compare(job, built, plan, backend, References(job, built, STEPS, backend).of(plan)).equal("fp64")
+
+
+def test_a_run_that_goes_on_is_predicted_as_the_mean_of_both(machine):
+    job, target = job_of("chain", 8), Target.of(CostModel(machine))
+    alone = [forecast(plan_of(job, text, target), target).timeline.step_s for text in ("gpipe", "1f1b:microbatches=2")]
+    (_, first_s), (switch, then_s) = (both := forecast(plan_of(job, "gpipe:then=1f1b:microbatches=2@30/40", target), target)).phases
+    assert switch == 30
+    assert then_s == pytest.approx(alone[1])
+    assert first_s == pytest.approx(alone[0], rel=0.1)  # the drain is extra
+    assert both.timeline.step_s == pytest.approx((30 * first_s + 10 * then_s) / 40)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("gpipe:then=data-parallel@3/6", "cannot go from gpipe to data-parallel: .* is on cpu:1 and on cpu:0"),
+        ("baseline:then=forward-fusion@6/6", "expected a strategy, the number of iterations before it, and that of the run"),
+        ("baseline:then=forward-fusion", "as in gpipe@60/100"),
+        ("baseline:then=pytorch@3/6", "your own loop, which no executor runs"),
+        ("gpipe:then=hybrid-pipeline@3/6", "hybrid-pipeline is a run of two plans already"),
+    ],
+)
+def test_two_plans_that_a_run_cannot_follow_are_refused(text, words, machine):
+    with pytest.raises(SchedcastError, match=words):
+        plan_of(job_of("chain", 8), text, Target.of(CostModel(machine)))

@@ -238,6 +238,14 @@ def test_run(schedcast, profile, tmp_path):
     assert "per step" in shown.out
 
 
+def test_a_run_goes_on_with_another_strategy(schedcast):
+    done = schedcast.call("run", *JOB, "--strategy", "forward-fusion", "--then", "turbodl:beta=2,fuse=off@3", "--steps", 6, "--json")
+    assert done.status == 0, done.err
+    assert done.document["options"]["then"] == "turbodl:beta=2+fuse=off@3/6"
+    assert len(done.document["losses"]) == 6
+    assert done.document["max_param_error"] < 1e-5
+
+
 BESIDE = ("--strategy", "forward-fusion", "--steps", 6, "--beside", "pytorch", "--beside", "turbodl")
 
 

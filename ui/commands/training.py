@@ -97,11 +97,13 @@ def run(
     schedule: Path | None = None,
     goals: Goals = PLAIN_GOALS,
     lr_schedule: str | None = None,
+    then: str | None = None,
     wait_s: float = 0.0,
 ) -> None:
     """Train by the request's only strategy and by those in `beside`.
 
-    `places`: paths of the metrics, the timeline and the page's folder. `lr_schedule`: as in `Job`.
+    `places`: paths of the metrics, the timeline and the page's folder. `lr_schedule`: as in `Job`. `then`: the strategy whose plan the run
+    goes on with, `@` and after how many iterations.
 
     After Ctrl-C, the metrics and the page of the completed steps are written before KeyboardInterrupt is raised again. Raises
     SchedcastError for a plan that does not fit in memory. Exits with 1 if a plan does not compute what plain PyTorch computes.
@@ -114,6 +116,8 @@ def run(
     mode = testbed.mode  # the placement's, unless this machine cannot run plans in it
     if not 2 <= steps <= MOST_STEPS:
         raise SchedcastError(f"--steps is {steps}; expected 2 (the first is not counted) to {MOST_STEPS}")
+    if then is not None:
+        request = _going_on(request, then, steps, schedule)
     every = goals.evaluate_every(job, steps)
     folder = None if out is None else OutputFolder(out, TRAINING)
     shared = {"iterations": str(steps), **request.shared}  # of strategies that plan the whole run
@@ -152,6 +156,18 @@ def run(
     print_then_write(as_json, finished.document, lambda: show(terminal(), *training_words.blocks(finished), details=False), *writers)
     if training.differences:
         raise typer.Exit(1)
+
+
+def _going_on(request: JobRequest, then: str, steps: int, schedule: Path | None) -> JobRequest:
+    """The request with a strategy that goes on with the plan of `then`."""
+    if schedule is not None:
+        raise SchedcastError(f"--schedule {schedule} is that of one plan, and --then {then} has another; drop one of the two")
+    other, at, before = then.rpartition("@")
+    if not at or not before.isdecimal() or not 0 < int(before) < steps:
+        raise SchedcastError(f"--then is {then!r}; expected a strategy and an iteration before --steps {steps}, as in gpipe@{steps // 2}")
+    (text,) = request.strategies
+    option = f"{strategies.THEN}={other.replace(',', '+')}@{before}/{steps}"
+    return replace(request, strategies=(f"{text}{',' if ':' in text else ':'}{option}",))
 
 
 def _chosen(request: JobRequest, beside: list[str]) -> list[str]:

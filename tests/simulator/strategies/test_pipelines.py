@@ -28,7 +28,7 @@ from simulator.predict.forecast import forecast, plan_of
 from simulator.predict.target import Target
 from simulator.strategies import baseline, data_parallel
 from simulator.strategies.data_parallel import Options
-from simulator.strategies.hybrid_pipeline import in_turn
+from simulator.strategies.in_turn import in_turn
 from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.schedule import FORWARD, Action, timed
 from simulator.strategies.pipeline.staleness import staleness
@@ -60,7 +60,7 @@ def test_a_later_plan_has_primes_but_for_what_is_carried():
 
 
 def test_plans_that_carry_a_parameter_on_two_devices_cannot_follow_each_other():
-    with pytest.raises(ValueError, match="two plans of both carry different values called"):
+    with refuses(Code.PLAN, "cannot go from gpipe to gpipe: .* is on .*:1 and on .*:0"):
         in_turn("both", [(planned("gpipe:placement=2", JOB, devices(2)), 1), (planned("gpipe:placement=6", JOB, devices(2)), 1)], {}, {})
 
 
