@@ -74,14 +74,32 @@ def releases(plan: Plan, dependencies: Dependencies) -> Releases:
     return Releases({at: tuple(items) for at, items in early.items()}, tuple(map(tuple, steady)), first, frozenset(every - released))
 
 
+def drain_releases(plan: Plan, dependencies: Dependencies, iterations: int) -> dict[tuple[int, int], tuple[tuple[str, int], ...]]:
+    """What may be freed while a plan drains: by (period, task), the (storage, iteration) pairs after it.
+
+    All lanes have ended before the drain begins. In it, tasks that would order lanes are missing, so that `Releases.steady` does not hold.
+    What no lane's order releases is missing here too.
+    """
+    if not dependencies.largest_lag:
+        return {}
+    alike = min(iterations, dependencies.steady + 1)  # the drain is the same after any larger number
+    later = iterations - alike
+    freed: dict[tuple[int, int], list[tuple[str, int]]] = defaultdict(list)
+    for (period, index), storage, iteration in _released(plan, dependencies, alike + dependencies.largest_lag, alike):
+        if period >= alike:
+            freed[period + later, index].append((storage, iteration + later))
+    return {at: tuple(items) for at, items in freed.items()}
+
+
 def _fed(plan: Plan) -> set[str]:
     return {value.storage for value in plan.values.values() if value.kind == INPUT}
 
 
-def _released(plan: Plan, dependencies: Dependencies, periods: int):
+def _released(plan: Plan, dependencies: Dependencies, periods: int, iterations: int | None = None):
     """Yield ((period, task), storage, iteration) in the order in which instances of the unrolled program may be freed.
 
-    It ends once all instances that steady steps repeat are freed, or after `periods`.
+    It ends once all instances that steady steps repeat are freed, or after `periods`. With `iterations`, it drains after so many, before
+    which all lanes are waited for.
     """
     tasks, fed = dependencies.tasks, _fed(plan)
     owner = {name: of for name, of in owners(plan).items() if of not in fed and of not in plan.carried}
@@ -103,20 +121,27 @@ def _released(plan: Plan, dependencies: Dependencies, periods: int):
     fresh: list[list[_Pending]] = [[] for _ in lanes]
     blocked: list[dict[int, list[_Pending]]] = [{} for _ in lanes]
     closed = kept = 0  # kept: the instances up to the first steady iteration that are not freed yet
-    for period, index, task in program(tasks, periods, periods):
-        if not (index or kept) and period > dependencies.steady + dependencies.largest_lag:
+    last = [-1] * len(lanes)  # the last execution on each lane
+    draining = False
+    for period, index, task in program(tasks, periods if iterations is None else iterations, periods):
+        if iterations is None and not (index or kept) and period > dependencies.steady + dependencies.largest_lag:
             return
         own, number = lanes_of[index], period * size + index
+        if iterations is not None and period >= iterations and not draining:
+            draining = True
+            for clock in clocks:
+                clock[:] = last
         clock = clocks[own[0]]
-        for edge in dependencies.waits(period)[index]:
-            clock[:] = map(max, clock, clock_after[(period - edge.delta) * size + edge.index])
+        for edge in dependencies.waits(period, iterations)[index]:
+            if not draining or period - edge.delta >= (iterations or 0):
+                clock[:] = map(max, clock, clock_after[(period - edge.delta) * size + edge.index])
         if len(own) > 1:
             clock[:] = map(max, *(clocks[lane] for lane in own))
         for lane in own:
-            clock[lane] = number
+            clock[lane] = last[lane] = number
         for lane in own[1:]:
             clocks[lane][:] = clock
-        if index in recorded:
+        if index in recorded or draining:
             clock_after[number] = clock.copy()
         for name in used[index]:
             if name in fed:

@@ -1,6 +1,6 @@
 """When instances may be freed on a GPU: after their last access, once the lane that allocated them is ordered after the other lanes."""
 
-from simulator.engine.memory.release import releases
+from simulator.engine.memory.release import drain_releases, releases
 from simulator.plan.bodies.copy import ALIAS, Collective, Copy
 from simulator.plan.dependencies import Dependencies
 from tests.support.tiny import build, task
@@ -61,3 +61,21 @@ def test_each_device_runs_its_part_of_a_collective_and_frees_its_memory_after_it
         *(task(f"next {d}", reads=f"x{d}", writes=f"q{d}", on=d, stream=1) for d in devices),
     ]
     assert released(*tasks) == {"sum": [("pa", 0), ("pb", 0)], "next a": [("qa", 0)], "next b": [("qb", 0)]}
+
+
+def test_a_drain_releases_only_what_its_own_tasks_order():
+    """Usually the send is ordered after the reader of what it sent by the reply, which comes an iteration later. The last reply is missing.
+
+    All lanes are waited for before the drain, so that what they have read for the last time is free at once.
+    """
+    tasks = [
+        task("reply", reads="c", writes="r", stream=1),
+        task("send", reads="x", writes="a", stream=1, lag=1),
+        task("reader", reads="a", writes="c", stream=2, lag=1),
+    ]
+    plan, _ = build(*tasks)
+    assert ("a", 2) in released(*tasks)["reply"]
+    freed = drain_releases(plan, Dependencies(plan), 10)
+    assert {(plan.tasks[index].name, period) for period, index in freed} <= {("send", 10), ("reader", 10)}
+    assert ("a", 9) not in [pair for pairs in freed.values() for pair in pairs]
+    assert drain_releases(build(task("f", reads="x", writes="a"))[0], Dependencies(build(task("f", reads="x", writes="a"))[0]), 3) == {}
