@@ -7,11 +7,13 @@ The host time that a task takes in eager mode:
 - nothing if it has no launch (aliases);
 - `dispatch_s + call_s` for a host task, which is one call;
 - the `issue_s` of its cost for a task that the host itself runs (`Body.on_host`);
-- nothing for a task that the host waits for (`Body.blocks_host`), but it issues no other before that has ended.
+- nothing for a task that the host waits for (`Body.blocks_host`), but it issues no other before that has ended;
+- for each tensor of a copy from one of its GPUs to another, in addition twice `record_s` and `wait_s`: both streams of such a copy wait for
+  each other before and after it.
 
 In addition, it takes `record_s` once if a task of another lane waits for it, `wait_s` for each event of the same host that it waits for,
-and `switch_s` if the host's previous task is of another lane. Another host is another process; a library's kernel waits for what that host
-issues. The first task of a period always takes `switch_s`, as it does in the executor.
+and `switch_s` if the host's previous task is of another lane, or twice for a copy between two of its GPUs. Another host is another process;
+a library's kernel waits for what that host issues. The first task of a period always takes `switch_s`, as it does in the executor.
 
 Eager: the host issues tasks in plan order, one after another, and blocks while a stream has `queue_depth` launches outstanding. Nothing
 else delays the host, so it runs ahead of the simulation's clock as long as the ends it needs are known, and the lanes resume it. Arrival
@@ -28,6 +30,7 @@ from simpy import Event
 
 from simulator.engine.clock import Signal
 from simulator.engine.costs.cost import Cost
+from simulator.engine.recipes import peer_copies
 from simulator.engine.world import World
 from simulator.machine.machine import HostLane
 from simulator.plan.dependencies import Dependencies
@@ -51,13 +54,23 @@ class IssueTimes:
         """`launches` by task index; `issue_s` by index of the host's tasks (None: unknown)."""
         tasks = dependencies.tasks
         self._host, self._dependencies, self._iterations = host, dependencies, iterations
+        self._copies = {index: copies for index in issue_s if launches[index] and (copies := peer_copies(tasks[index], host))}
         self._issue = {
-            index: (seconds or 0.0 if tasks[index].body.on_host else issue_seconds(host, launches[index], seconds))
+            index: self._issued_s(tasks[index], launches[index], seconds, self._copies.get(index, 0))
             + (host.record_s if index in dependencies.recorded else 0.0)
             for index, seconds in issue_s.items()
         }
         self._indices = sorted(self._issue)
         self._by_row: dict[int, dict[int, float]] = {}
+
+    def _issued_s(self, task: Task, launches: int, op_s: float | None, copies: int) -> float:
+        """Seconds without the events that other tasks wait for. `copies`: to another GPU."""
+        if task.body.on_host:
+            return op_s or 0.0
+        if not copies:
+            return issue_seconds(self._host, launches, op_s)
+        barriers_s = 2 * copies * (self._host.record_s + self._host.wait_s)
+        return issue_seconds(self._host, launches, None if op_s is None else op_s * copies) + barriers_s
 
     @property
     def steady_s(self) -> float:
@@ -74,9 +87,9 @@ class IssueTimes:
             }
             current = None
             for index in self._dependencies.existing(period, self._iterations, self._indices):
-                if (lane := self._dependencies.tasks[index].lane) != current:
-                    seconds[index] += self._host.switch_s
-                    current = lane
+                lane, copies = self._dependencies.tasks[index].lane, index in self._copies
+                seconds[index] += self._host.switch_s * (2 if copies else lane != current)
+                current = lane
             self._by_row[id(row)] = seconds
         return self._by_row[id(row)]
 

@@ -216,6 +216,14 @@ class _Site:
         )
 
 
+def peer_copies(task: Task, host: HostLane | None) -> int:
+    """How many copies from one GPU of a host to another the task makes: one for each tensor. 0 for other tasks."""
+    body = task.body
+    if host is None or not body.is_copy or body.aliases or body.resource is not Resource.LINK:
+        return 0
+    return len(task.reads) if body.ends is not None and set(body.ends) <= set(host.devices) else 0
+
+
 def _launch_gap_s(task: Task, cost: Cost, host: HostLane | None) -> float:
     """What the task's kernels, or its call of the host, take longer than the cost says, because they are not nodes of a graph."""
     if host is None or not host.launch_gap_s:
@@ -235,9 +243,12 @@ def _recipe(task: Task, cost: Cost, seconds: float, gap_s: float, site: _Site, l
         )
     if resource is Resource.LINK and body.ends[0] != body.ends[1]:
         route, moved = (ALIAS_ROUTE, 0.0) if body.aliases else links.transfers(site.counterparts(*body.ends), body.moved_bytes(task))
+        copies = peer_copies(task, host) or 1  # one after another
+        if copies > 1:
+            route = route._replace(latency_s=route.latency_s * copies)
         # A worker moves the bytes, or the library's thread.
         core = site.shape(cost)._replace(held=True) if site.on_core and not site.library else None
-        return Recipe(overhead_s, task.priority, core, route, moved, launches=0 if route.alias else cost.launches)
+        return Recipe(overhead_s, task.priority, core, route, moved, launches=0 if route.alias else cost.launches * copies)
     if resource is Resource.HOST:
         called_s = 0.0 if host is None or body.blocks_host or body.on_host else max(0.0, host.callback_s + gap_s)
         seconds = (cost.cold_s if body.on_host else body.duration_s) + (overhead_s if host is None else called_s)

@@ -21,7 +21,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, permutations
+from types import MappingProxyType
 from typing import Any
 
 from simulator.machine.machine import FREE, HOST, NETWORK, Device, HostLane, Link, Machine, Memory, SmLimits, split
@@ -29,7 +30,7 @@ from simulator.machine.measured_gpu import with_measured
 from simulator.machine.preset_data import HostEntry, LinkEntry, MachineEntry, NodeEntry, data
 from simulator.machine.protocols import Protocol
 from simulator.machine.this_cpu import ALIAS_LINK, receives_of, this_cpu
-from traces.documents.profile import Profile, slug
+from traces.documents.profile import Profile, Transfer, slug
 from traces.errors import Code, SchedcastError, UnknownNameError
 
 THIS_CPU = "this-cpu"
@@ -356,6 +357,28 @@ def replicated(one: Machine, count: int) -> Machine:
         ),
         library="nccl",
         rated=one.rated and replicated(one.rated, count),
+    )
+
+
+def together(one: Machine, count: int, transfers: Mapping[str, Transfer] = MappingProxyType({})) -> Machine:
+    """A machine with `count` copies of the only GPU of `one` in one process, whose thread issues the tasks of all of them.
+
+    `transfers`: by "SOURCE>TARGET", measured copies from one GPU to another. Copies between others pass through the host's memory.
+    """
+    several = replicated(one, count)
+    names = [device.name for device in several.devices]
+    links = [
+        Link(source, target, line.latency_s, line.bytes_per_s)
+        for source, target in permutations(names, 2)
+        if (line := transfers.get(f"{source}>{target}")) is not None
+    ]
+    return replace(
+        several,
+        hosts=tuple(replace(host, devices=tuple(names)) for host in one.hosts),
+        links=(*several.links, *links),
+        library="",
+        plain=one.plain or one,
+        rated=one.rated and together(one.rated, count, transfers),
     )
 
 

@@ -28,6 +28,7 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
+from simulator.engine.collectives.tasks import over_links
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
@@ -135,7 +136,7 @@ def _on_machine(name: str, plan: PlanFunction, uses_costs: bool) -> PlanFunction
         if before is not None and not uses_costs:
             return before
         _check_size(name, job, options)
-        made = plan(job, machine, costs, options)
+        made = over_links(plan(job, machine, costs, options), machine)
         _check_counts(name, made)
         if (tasks := len(made.every_task)) > MOST_TASKS:
             raise SchedcastError(

@@ -189,7 +189,11 @@ class Reference:
                 stream.append((number, launches))
                 seconds = host.lane.dispatch_s * launches + host.lane.wait_s * self.events[number]
                 seconds += host.lane.record_s if number % self.size in self.recorded else 0.0
-                seconds += host.lane.switch_s if host.turned_to != (number // self.size, task.lane) else 0.0
+                switches = int(host.turned_to != (number // self.size, task.lane))
+                if launches and task.body.kind == "copy" and {task.body.source, task.body.target} <= set(host.lane.devices):
+                    seconds += 2 * (host.lane.record_s + host.lane.wait_s)  # two GPUs' streams wait for each other, before it and after it
+                    switches = 2
+                seconds += host.lane.switch_s * switches
                 host.turned_to = number // self.size, task.lane
                 host.numbers.pop(0)
                 host.free_s = max(host.free_s, self.now) + seconds

@@ -1,7 +1,7 @@
 """Collectives as tasks of a plan.
 
-If the devices share a process and a memory, a collective is expanded into one `Copy` per move of its rounds (`rounds`), so that the plan
-lists everything that runs. If a library runs collectives (`Machine.library`), it is one `Collective` task.
+If the devices share a process, a collective is expanded into one `Copy` per move of its rounds (`rounds`), so that the plan lists
+everything that runs. If a library runs collectives (`Machine.library`), it is one `Collective` task.
 """
 
 import json
@@ -27,8 +27,10 @@ from simulator.plan.bodies.copy import (
     Operation,
 )
 from simulator.plan.bodies.opcall import OpCall
-from simulator.plan.task import ACTIVATION, COLLECTIVE, INPUT, TRANSFER, Operand, Task
+from simulator.plan.plan import Plan
+from simulator.plan.task import ACTIVATION, COLLECTIVE, INPUT, SCRATCH, TRANSFER, Operand, Storage, Task, Value
 from simulator.plan.tensors import PlanTensors, part
+from simulator.plan.views import dense
 
 # Copies between two devices as tasks of a plan: by which means they go, and in which lane.
 
@@ -58,6 +60,40 @@ def fetches(machine: Machine, tensors: PlanTensors, device: str) -> list[Task]:
         body = Copy(HOST, device, means=means(machine, HOST, device))
         copies.append(Task(f"fetch {value.name}", body, device, reads=(on_host.operand(),), writes=(value.operand(),), phase=TRANSFER))
     return copies
+
+
+def over_links(plan: Plan, machine: Machine) -> Plan:
+    """The plan of one process with what its copies between memories of several GPUs are made of.
+
+    No kernel reads another GPU's memory: bytes go over the links. What is added on the target arrives in memory of its own first, on the
+    same lane, and a kernel of the target adds it there.
+    """
+    if machine.library or len({device.memory for device in machine.devices}) == 1:
+        return plan
+    return plan.each(lambda own: _over_links(own, machine))
+
+
+def _over_links(plan: Plan, machine: Machine) -> Plan:
+    values, storages = dict(plan.values), dict(plan.storages)
+
+    def moved(task: Task) -> list[Task]:
+        body = task.body
+        if not isinstance(body, Copy) or HOST in body.ends or machine.memory_name(body.source) == machine.memory_name(body.target):
+            return [task]
+        if not body.add:
+            return [replace(task, body=replace(body, means=LINK))]
+        arrived = []
+        for number, read in enumerate(task.reads):
+            name = f"{task.name}#{number}"
+            value = Value(name, read.shape, dense(read.shape, read.strides), dtype=read.dtype, device=body.target, kind=SCRATCH)
+            values[name], storages[name] = value, Storage(name, read.bytes, body.target)
+            arrived.append(value.operand())
+        arrival = replace(task, name=f"{task.name}#", body=Copy(body.source, body.target), writes=tuple(arrived), mutates=())
+        added = replace(task, body=Copy(body.target, body.target, True, KERNEL), device=body.target, reads=tuple(arrived), after=())
+        return [arrival, added]
+
+    tasks = tuple(chain.from_iterable(map(moved, plan.tasks)))
+    return replace(plan, tasks=tasks, values=values, storages=storages)
 
 
 @dataclass(frozen=True)

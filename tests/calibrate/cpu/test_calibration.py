@@ -21,7 +21,7 @@ from calibrate.profiles import open_profile, own_profile, warn_if_foreign
 from calibrate.samples import store_samples
 from executors.distributed.ranks import Ranks
 from simulator.engine.costs.model import CostModel
-from simulator.machine.machine import Device, Machine, Memory
+from simulator.machine.machine import Device, Link, Machine, Memory
 from simulator.model.job import Job
 from simulator.plan.task import ACTIVATION, INPUT
 from simulator.predict.forecast import Forecast, forecast
@@ -254,7 +254,8 @@ def test_core_groups_share_a_memory_and_gpus_have_their_own():
         r"needs .* there, .* too much; peak of .* on cpu:0.*; at their own peaks cpu:1 ", does_not_fit(tight, Fitting(None)).words
     )
     apart = tuple(replace(device, memory=f"ram {i}") for i, device in enumerate(cores))
-    own = replace(shared, devices=apart, memories=tuple(Memory(f"ram {i}", 10**9, 2e10, 32 << 20) for i in range(2)))
+    memories = tuple(Memory(f"ram {i}", 10**9, 2e10, 32 << 20) for i in range(2))
+    own = replace(shared, devices=apart, memories=memories, links=(Link("cpu:0", "cpu:1", 0.0, 1e10),))
     assert two_replicas(own.with_memory_limit(1.5 * one)).fits
     tight = two_replicas(own.with_memory_limit(0.5 * one))
     assert re.match(

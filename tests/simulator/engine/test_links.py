@@ -82,6 +82,17 @@ def test_an_alias_is_no_launch():
     assert run(*timed, machine=machine) == [("c", 0.25, 0.25), ("g", 2.75, 3.75)]
 
 
+def test_the_host_issues_the_waits_of_a_copy_between_two_of_its_gpus():
+    """For each tensor a launch of 2 s, two records and two waits, and the latency. The host changes to a stream of each GPU."""
+    one, two = copy("c", "p", "q", "x", "y"), copy("c", "p", "q", "x1 x2", "y1 y2")
+    times = {"dispatch_s": 2.0, "record_s": 0.25, "wait_s": 0.5, "switch_s": 0.125}
+    machine = gpu("p", "q", host=host("p", "q", **times), links=(gpu_link("p", "q"),))
+    assert run(one, machine=machine) == [("c", 3.75, 3.75 + 0.25 + 1.0)]
+    assert run(two, machine=machine) == [("c", 7.25, 7.25 + 2 * (0.25 + 1.0))]
+    apart = gpu("p", "q", host=host("p", **times), links=(gpu_link("p", "q"),))
+    assert run(one, machine=apart) == [("c", 2.125, 2.125 + 0.25 + 1.0)], "the other GPU belongs to another process"
+
+
 def test_on_a_cpu_a_core_moves_the_bytes():
     timed = [copy("c", "p", "q", "x", "y"), task("f", 1.0, reads="x", writes="z", on="p")]
     machine = cpu("p", "q", overhead_s=0.5, links=(gpu_link("p", "q"),))

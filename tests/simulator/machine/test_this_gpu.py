@@ -7,7 +7,7 @@ import pytest
 from simulator.engine.links import Links
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import HOST, Link
-from simulator.machine.presets import data, gpu_machine, load_machine, one_gpu, product_of
+from simulator.machine.presets import data, gpu_machine, load_machine, one_gpu, product_of, together
 from tests.support.refusals import refuses
 from tests.support.tiny import build, copy, rows, task
 from traces.documents.profile import Dispatch, Identity, KeyCost, Profile, Stats, Transfer
@@ -117,6 +117,21 @@ def test_partitions_share_memory_host_and_links():
     to_first, to_second, back = links.route("host", "cuda:0/0"), links.route("host", "cuda:0/1"), links.route("cuda:0/0", "host")
     assert (to_first.bandwidth_bytes_per_s, back.bandwidth_bytes_per_s) == (5e10, 4e10)
     assert to_first.channels == to_second.channels != back.channels
+
+
+def test_several_gpus_of_one_process_share_its_thread():
+    profile = measured()
+    machine = together(gpu_machine(profile), 3, {"cuda:0>cuda:1": Transfer(latency_s=5e-6, bytes_per_s=3e11)})
+    assert [(d.name, d.sms, d.memory) for d in machine.devices] == [(f"cuda:{i}", 132, f"memory of cuda:{i}") for i in range(3)]
+    (host,) = machine.hosts
+    assert (host.devices, machine.library) == (("cuda:0", "cuda:1", "cuda:2"), ""), "plans have the copies of sums, and no library's calls"
+    assert [d.name for d in machine.for_pytorch.devices] == ["cuda:0"], "plain PyTorch uses one"
+    from simpy import Environment
+
+    links = Links(Environment(), machine)
+    peer, staged = links.route("cuda:0", "cuda:1"), links.route("cuda:1", "cuda:2")
+    assert (peer.latency_s, peer.bandwidth_bytes_per_s) == (5e-6, 3e11)
+    assert (staged.bandwidth_bytes_per_s, len(staged.channels)) == (4e10, 2), "through the host, if no copy between the two was measured"
 
 
 def test_a_plan_runs_on_partitions():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from calibrate.distributed.collectives import fit_collective, store_collective
 from simulator.engine.collectives.rounds import DISTRIBUTED, RING, SERVER, TREE, Move, rounds
-from simulator.engine.collectives.tasks import Group, chunks
+from simulator.engine.collectives.tasks import Group, chunks, over_links
 from simulator.engine.links import Links
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import HOST, Link, Machine
@@ -17,7 +17,8 @@ from simulator.machine.measured_gpu import with_measured
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.plan.bodies.copy import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Collective
-from simulator.plan.task import COLLECTIVE, Operand
+from simulator.plan.plan import Plan
+from simulator.plan.task import COLLECTIVE, PARAMETER, Operand, Storage, Value
 from tests.support import tiny
 from tests.support.linked_gpus import copy_spans, link, linked_gpus
 from tests.support.refusals import refuses
@@ -191,6 +192,29 @@ def test_the_copies_of_a_ring_move_its_bytes():
     for device in devices:  # 2 (n - 1) / n of the data reach every device, up to one entry
         received = sum(operand.bytes for task in tasks if task.body.target == device for operand in task.reads)
         assert received == pytest.approx(2 * 3 / 4 * payload, abs=6 * 12)
+
+
+def test_between_gpus_of_one_process_what_is_added_arrives_first():
+    """Two GPUs sum [4, 3]: each receives half and adds it, then receives the other half, which is complete. Copies use the links."""
+    machine = linked_gpus(2, link("pairs"))
+    machine = replace(machine, library="")
+    first, second = (device.name for device in machine.devices)
+    weights = [Operand(f"w{i}", (4, 3), (3, 1), "float32") for i in range(2)]
+    values = {w.value: Value(w.value, w.shape, w.strides, w.dtype, f"cuda:{i}", PARAMETER) for i, w in enumerate(weights)}
+    storages = {name: Storage(name, 48, value.device) for name, value in values.items()}
+    tasks = Group(machine, (first, second)).all_reduce("sum", [(w,) for w in weights])
+    plan = over_links(Plan("ring", tuple(tasks), values, storages), machine)
+    moves = [(t.name, t.device, t.body.ends, t.body.means, t.body.add, len(t.mutates)) for t in plan.tasks]
+    back, forth, own = (second, first), (first, second), (first, first)
+    assert moves == [
+        ("sum/0/cuda:1>cuda:0#", first, back, "link", False, 0), ("sum/0/cuda:1>cuda:0", first, own, "kernel", True, 1),
+        ("sum/0/cuda:0>cuda:1#", second, forth, "link", False, 0), ("sum/0/cuda:0>cuda:1", second, (second, second), "kernel", True, 1),
+        ("sum/1/cuda:1>cuda:0", first, back, "link", False, 1), ("sum/1/cuda:0>cuda:1", second, forth, "link", False, 1),
+    ]  # fmt: skip
+    plan.validate(machine)
+    (arrival,) = plan.tasks[0].writes
+    assert (plan.values[arrival.value].device, plan.storages[arrival.value].bytes, arrival.shape) == (first, 24, (2, 3))
+    assert over_links(plan, replace(machine, library="nccl")) is plan, "processes exchange messages"
 
 
 # Laws of collectives: lines fitted by size, their use in the engine, and their error on public measurements.
