@@ -238,8 +238,9 @@ def compare(job: Job, built: Built, plan: Plan, backend: Backend, expected: "Exp
         program.run(steps * count)
         program.sync()
     fixed = {*built.named_inputs(), *graph.constants}
-    current = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items() if name not in fixed}
-    before = {name: tensor.clone() for name, tensor in current.items()}
+    before, current = (
+        {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items() if name not in fixed} for _ in range(2)
+    )
     program.copy_current(current)
     grad_error = _ratio(program.gradient_difference(expected.gradients), expected.gradients)
     param_error = max(
@@ -296,7 +297,7 @@ class Expected:
             if name not in actual or actual[name].shape != expected.shape:
                 continue
             kind = "parameters" if name in self.parameters else name.rpartition("::" if "::" in name else ".")[2]
-            a, b = (tensor.detach().to("cpu", torch.float64) for tensor in (actual[name], expected))
+            a, b = (tensor.detach().to("cpu", torch.float64, copy=True) for tensor in (actual[name], expected))
             same = (a == b) | (a.isnan() & b.isnan())
             difference = float((a - b).abs().masked_fill(same, 0.0).max()) if a.numel() else 0.0
             differences[kind] = max(difference, differences.get(kind, 0.0)) if difference == difference else inf

@@ -71,7 +71,7 @@ def same_strides(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
 
 
 def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    return tensor.new_empty_strided(tensor.shape, strides).copy_(tensor)
 
 
 Getter = Callable[["Instance"], torch.Tensor]

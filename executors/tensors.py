@@ -12,7 +12,7 @@ from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
 from simulator.model.ops.aten_json import tensor_of
 from simulator.plan.plan import Plan
-from simulator.plan.task import BUFFER, PARAMETER
+from simulator.plan.task import BUFFER, PARAMETER, Operand
 from simulator.plan.tensors import held
 from traces.errors import Code, SchedcastError
 
@@ -54,7 +54,7 @@ def parameter_difference(binding: Binding, expected: Mapping[str, torch.Tensor])
     difference is not finite.
     """
     return _largest(
-        (binding.carried[name], apply_views(expected[value.source.value].detach(), value.source))
+        (binding.carried[name], apply_views(expected[value.source.value].detach(), value.source).to(binding.device(value.device)))
         for name, value in binding.plan.values.items()
         if value.kind == PARAMETER and value.source is not None and value.source.value in expected and name in binding.carried
     )
@@ -66,19 +66,23 @@ def gradient_difference(binding: Binding, kept: Mapping[str, torch.Tensor], expe
     The plan's gradient is carried or among the values `kept`. `expected` has them by the job's names of the parameters. Returns as
     `parameter_difference` does.
     """
-    sources, held = binding.plan.gradient_sources, {**binding.carried, **kept}
+    sources, held, values = binding.plan.gradient_sources, {**binding.carried, **kept}, binding.plan.values
+
+    def correct(name: str, operand: Operand) -> torch.Tensor:
+        return apply_views(expected[sources[name].value], sources[name]).to(binding.device(values[operand.value].device))
+
     return _largest(
-        (apply_views(held[operand.value], operand), apply_views(expected[sources[name].value], sources[name]))
+        (apply_views(held[operand.value], operand), correct(name, operand))
         for name, operand in binding.plan.gradients.items()
         if sources[name].value in expected
     )
 
 
 def _largest(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
-    """The largest |actual − correct|; NaN if one is."""
+    """The largest |actual − correct| of two tensors on one device; NaN if one is."""
     worst = 0.0
     for actual, correct in pairs:
-        difference = float((actual - correct.to(actual.device)).abs().max()) if actual.numel() else 0.0
+        difference = float((actual - correct).abs().max()) if actual.numel() else 0.0
         if not difference <= worst:  # also true if the difference is NaN
             worst = difference
         if worst != worst:

@@ -65,16 +65,20 @@ class Event(Protocol):
         """Mark the current end of the stream. A point marked earlier is forgotten."""
 
     def elapsed_time(self, end: Any) -> float:
-        """Milliseconds from this event to `end`. Both must be timing events that have been reached."""
+        """Milliseconds from this event to `end`. Both must be timing events of one GPU that have been reached."""
 
     def query(self) -> bool:
         """Whether the event has been reached. True if it was never recorded."""
 
 
 class Stream(Protocol):
-    """A serial queue of the GPU."""
+    """A serial queue of a GPU. Streams may wait for events of other GPUs."""
 
     priority: int
+
+    @property
+    def device(self) -> torch.device:
+        """The GPU."""
 
     def wait_event(self, event: Any) -> None:
         """Let all later work on this stream wait for the point that the event marks now."""
@@ -110,7 +114,12 @@ class Driver(Protocol):
         """
 
     def use(self, stream: Stream) -> None:
-        """Make `stream` the current stream, to which later work is issued."""
+        """Make `stream`, of any GPU, the current stream of its GPU, and that GPU the current one.
+
+        Later work is issued to the current stream of the GPU whose memory it uses, or to that of the current GPU if it uses none. A copy
+        from one GPU to another allocates for the target's current stream. It begins after the work on both current streams, and later
+        work on both comes after it.
+        """
 
     def event(self, timing: bool = False, external: bool = False) -> Event:
         """A new event. An `external` event that is recorded during a capture becomes a node of the graph, reached again in every replay."""
@@ -172,3 +181,20 @@ class Driver(Protocol):
 
     def sm_ids_in_one_graph(self, streams: Sequence[Stream]) -> list[frozenset[int]]:
         """The SMs that kernels on each stream run on in the replay of one graph with work of all of them. Raises as `sm_ids` does."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a device of a plan is: a GPU, or one of its partitions, with a context of its own. A place's streams run on its SMs."""
+
+    driver: Driver
+    partition: Partition | None = None
+
+    @property
+    def sms(self) -> int:
+        """The number of SMs."""
+        return self.partition.sms if self.partition is not None else self.driver.facts.sms
+
+    def stream(self, priority: int = 0) -> Stream:
+        """A stream with a separate queue; see `Driver.stream`."""
+        return self.driver.stream(priority, self.partition)

@@ -15,7 +15,7 @@ import torch
 from executors.binding import Instance
 from executors.cuda.driver import Event, Graph
 from executors.cuda.instrumented import EndMarks, run_instrumented, with_starts
-from executors.cuda.issue import Issuer, fork, join
+from executors.cuda.issue import fork, join
 from executors.cuda.program import EagerProgram, Placed, Site, copy_all
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.program import AT_FIRST, WARM_UP, Start
@@ -139,7 +139,7 @@ class GraphProgram(EagerProgram):
         self._period += graphs * self.unit
         self._leave_border()
         # Graphs leave no events that a later period could wait for, and they have ended.
-        self._issuer = Issuer(self._compiled, driver, self._streams, self._period)
+        self._issuer = self._new_issuer(self._period)
         return [begin.elapsed_time(end) * 1e-3 for end in ends]
 
     def in_flight(self) -> str:
@@ -161,7 +161,7 @@ class GraphProgram(EagerProgram):
         instances = {first - age: _copy_of(instance) for age, instance in self._border.items()}
         for period, instance in instances.items():
             instance.iteration = self._first_iteration + period
-        issuer = Issuer(self._compiled, driver, self._streams, first)
+        issuer = self._new_issuer(first)
         driver.use(self._main_stream)
         with driver.capture(self._main_stream) as graph:
             if marks is not None:

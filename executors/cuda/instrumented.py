@@ -8,6 +8,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
+import torch
+
 from executors.cuda.driver import Driver, Event, Stream
 from executors.measured import Measured
 from simulator.plan.dependencies import Dependencies
@@ -20,6 +22,30 @@ MOST_RUNS = 64
 REPEATS = 3
 
 
+class Origin:
+    """The start of a run on idle streams. The events of all GPUs are counted from it, on one clock.
+
+    Every GPU has a clock of its own, so each gets an event at the start, one after another. The host's clock says how much later than the
+    first one each was recorded.
+    """
+
+    def __init__(self, driver: Driver, streams: Sequence[Stream]):
+        self._marks: dict[torch.device, tuple[Event, float]] = {}
+        first_s = None
+        for stream in streams:
+            if stream.device not in self._marks:
+                event = driver.event(timing=True)
+                event.record(stream)
+                recorded_s = driver.now_s()
+                first_s = recorded_s if first_s is None else first_s
+                self._marks[stream.device] = event, recorded_s - first_s
+
+    def seconds(self, event: Event, stream: Stream) -> float:
+        """Seconds from the origin to a timing event that was recorded on the stream and has been reached."""
+        mark, later_s = self._marks[stream.device]
+        return later_s + mark.elapsed_time(event) * 1e-3
+
+
 class EagerMarks:
     """Records a timing event before and after every k-th task of an eager run; called right before a task is issued, and right after.
 
@@ -30,12 +56,12 @@ class EagerMarks:
     def __init__(self, driver: Driver, tasks: Sequence[Task], every: int, offset: int):
         self._driver, self._every, self._offset = driver, every, offset
         self._single = [task.body.launches <= 1 for task in tasks]
-        self._events: list[tuple[int, int, Event, Event, float]] = []
+        self._events: list[tuple[int, int, Stream, Event, Event, float]] = []
         self._origin_s = self._begin_s = 0.0
         self._begin: Event | None = None
 
     def begin(self) -> None:
-        """Start the host's clock. Called right after the origin event of the GPU's times has been recorded on idle lanes."""
+        """Start the host's clock. Called right after the origin of the GPUs' times, on idle lanes."""
         self._origin_s = self._driver.now_s()
 
     def before(self, period: int, index: int, stream: Stream) -> None:
@@ -50,17 +76,17 @@ class EagerMarks:
             end = self._driver.event(timing=True)
             end.record(stream)
             assert self._begin is not None, "`before` was called for this task"
-            self._events.append((period, index, self._begin, end, issued_s - self._origin_s))
+            self._events.append((period, index, stream, self._begin, end, issued_s - self._origin_s))
 
-    def within(self, origin: Event, begins: Mapping[int, float]) -> dict[int, tuple[float, float]]:
+    def within(self, origin: Origin, begins: Mapping[int, float]) -> dict[int, tuple[float, float]]:
         """By task, (start, end) in s within its period: the medians over the periods in `begins`.
 
         `begins`: the starts of periods, in s after `origin`.
         """
         samples: dict[int, list[tuple[float, float]]] = defaultdict(list)
-        for period, index, begin, end, issued_s in self._events:
+        for period, index, stream, begin, end, issued_s in self._events:
             if period in begins:
-                start_s, end_s = (origin.elapsed_time(event) * 1e-3 for event in (begin, end))
+                start_s, end_s = (origin.seconds(event, stream) for event in (begin, end))
                 start_s = min(max(start_s, issued_s), end_s)
                 samples[index].append((start_s - begins[period], end_s - begins[period]))
         return {index: tuple(map(statistics.median, zip(*pairs, strict=True))) for index, pairs in samples.items()}

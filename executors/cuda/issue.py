@@ -10,7 +10,7 @@ from executors.cuda.driver import Driver, Event, Stream
 from executors.cuda.instrumented import EagerMarks, EndMarks
 from executors.kernels.registry import handlers
 from executors.program import RUN_PLAIN, failure
-from simulator.engine.memory.release import Releases, releases
+from simulator.engine.memory.release import Releases, drain_releases, releases
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
@@ -36,19 +36,29 @@ def lane_priorities(plan: Plan) -> dict[Lane, int]:
 class CompiledPlan:
     """A plan's tasks as functions, its dependencies, and when each slot of an instance may be emptied."""
 
-    def __init__(self, plan: Plan, binding: Binding, keep: set[str], driver: Driver):
-        """`keep`: values to retain beyond their last reader."""
+    def __init__(self, plan: Plan, binding: Binding, keep: set[str], call_host: Callable[[Task], None]):
+        """`keep`: values to retain beyond their last reader. `call_host`: runs a host task."""
         self.plan, self.binding = plan, binding
         self.tasks: tuple[Task, ...] = plan.tasks
         self.dependencies = Dependencies(plan)
         self.releases: Releases = releases(plan, self.dependencies)
         # The lane of a host task waits for the task's duration. The issuing thread does not wait.
-        compile_by_kind = handlers() | {"host": lambda task, binding: lambda instance: driver.call_host(task.body.duration_s)}
+        compile_by_kind = handlers() | {"host": lambda task, binding: lambda instance: call_host(task)}
         self.run: list[Callable[[Instance], None]] = [compile_by_kind[task.body.kind](task, binding) for task in self.tasks]
-        slots = binding.slots_by_storage(keep)
+        self._slots = slots = binding.slots_by_storage(keep)
         #: `releases` with slots instead of storages: (slots, age) by task, and (slots, iteration) by (period, task).
         self._steady = [[(slots[name], age) for name, age in items if name in slots] for items in self.releases.steady]
         self._early = {at: [(slots[name], i) for name, i in items if name in slots] for at, items in self.releases.early.items()}
+
+    def drop_draining(self, iterations: int) -> Callable[[Mapping[int, Instance], int, int], None]:
+        """What `drop` does in the drain after so many iterations."""
+        freed = drain_releases(self.plan, self.dependencies, iterations)
+
+        def drop(instances: Mapping[int, Instance], period: int, index: int) -> None:
+            for storage, iteration in freed.get((period, index), ()):
+                _empty(instances.get(iteration), self._slots.get(storage, ()))
+
+        return drop
 
     def drop(self, instances: Mapping[int, Instance], period: int, index: int) -> None:
         """Empty the slots that no task needs any more once task `index` of `period` has been issued."""
@@ -69,15 +79,23 @@ def _empty(instance: Instance | None, slots: Sequence[int]) -> None:
 class Issuer:
     """Issues periods and stores the events between them.
 
+    `companions`: by task name, a stream of another GPU that is current there while the task is issued, because it copies from or to there.
     `first`: the issuer's first period. All work issued before it has ended, or is waited for, before this issuer's work runs.
     `iterations`: how many there are in all, for an issuer that drains.
     """
 
     def __init__(
-        self, compiled: CompiledPlan, driver: Driver, streams: Mapping[Lane, Stream], first: int = 0, iterations: int | None = None
+        self,
+        compiled: CompiledPlan,
+        driver: Driver,
+        streams: Mapping[Lane, Stream],
+        companions: Mapping[str, Stream],
+        first: int = 0,
+        iterations: int | None = None,
     ):
         self._compiled, self._driver, self._first, self._iterations = compiled, driver, first, iterations
         self._streams = [streams[task.lane] for task in compiled.tasks]
+        self._companions = [companions.get(task.name) for task in compiled.tasks]
         dependencies = compiled.dependencies
         periods = range(dependencies.steady + 1) if iterations is None else range(first, iterations + dependencies.largest_lag)
         rows = [dependencies.waits(period, iterations) for period in periods]
@@ -87,6 +105,7 @@ class Issuer:
         self._recorded = {edge.index for row in rows for edges in row for edge in edges}
         self._awaited = {index for index, task in enumerate(compiled.tasks) if task.body.blocks_host}
         self._current: Stream | None = None
+        self._drop = compiled.drop if iterations is None else compiled.drop_draining(iterations)
 
     def period(
         self, period: int, instances: Mapping[int, Instance], marks: EagerMarks | EndMarks | None = None, advice: str = RUN_PLAIN
@@ -100,8 +119,10 @@ class Issuer:
         index = -1
         try:
             for index in compiled.dependencies.existing(period, self._iterations):
-                stream = streams[index]
-                if stream is not self._current:
+                stream, companion = streams[index], self._companions[index]
+                if companion is not None:
+                    driver.use(companion)
+                if stream is not self._current or companion is not None:
                     driver.use(stream)
                     self._current = stream
                 for edge in row[index]:
@@ -117,7 +138,7 @@ class Issuer:
                     event = driver.event()
                     event.record(stream)
                     driver.wait_for(event)
-                compiled.drop(instances, period, index)
+                self._drop(instances, period, index)
         except Exception as error:
             raise failure(tasks[index], error, advice) from error
 

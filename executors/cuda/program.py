@@ -1,6 +1,6 @@
-"""Runs a plan on one GPU eagerly: the host issues task after task and runs ahead of the GPU.
+"""Runs a plan on the GPUs of one process eagerly: the host issues task after task and runs ahead of the GPUs.
 
-The inputs that a plan is fed with are in the GPU's memory, or in pinned host memory if tasks fetch them from the host.
+The inputs that a plan is fed with are in the GPUs' memories, or in pinned host memory if tasks fetch them from the host.
 """
 
 import statistics
@@ -10,14 +10,15 @@ from dataclasses import dataclass
 import torch
 
 from executors.binding import Binding, Forms, Instance, fits, input_piece, with_strides
-from executors.cuda.driver import STALLED, Driver, Event, GpuStalledError, Partition
-from executors.cuda.instrumented import EagerMarks, repeat_period, run_instrumented
-from executors.cuda.issue import CompiledPlan, Issuer, lane_priorities
+from executors.cuda.driver import STALLED, Driver, Event, GpuStalledError, Place, Stream
+from executors.cuda.instrumented import EagerMarks, Origin, repeat_period, run_instrumented
+from executors.cuda.issue import CompiledPlan, Issuer, Lane, lane_priorities
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.program import AT_FIRST, WARM_UP, Start
 from executors.tensors import BoundPlan
 from simulator.machine.machine import HOST
 from simulator.plan.plan import Plan
+from simulator.plan.task import Task
 from traces.process import gc_paused
 
 #: Tensors by value name.
@@ -30,24 +31,26 @@ copy_all = torch._foreach_copy_
 class Feeds:
     """The fed values of one program."""
 
-    def __init__(self, binding: Binding, driver: Driver):
+    def __init__(self, binding: Binding, drivers: Sequence[Driver]):
+        """`drivers`: of the GPUs of the plan."""
         values = self._values = binding.plan.values
-        self._driver, self._slot = driver, binding.slot
+        self._drivers, self._slot, self._device = drivers, binding.slot, binding.device
         self._fed = [(name, source, values[name].device == HOST) for name, source in binding.fed.items()]
         self.at_host = frozenset(name for name, _, at_host in self._fed if at_host)
 
     def place(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The fed values that come from the inputs in `tensors`, by value name. Values in host memory are copies."""
-        whole: dict[tuple[str, bool], torch.Tensor] = {}
+        whole: dict[tuple[str, torch.device], torch.Tensor] = {}
         placed = {}
         for name, source, at_host in self._fed:
             if source.value not in tensors:
                 continue
-            key = (source.value, at_host)
+            value = self._values[name]
+            device = self._device(value.device)
+            key = (source.value, device)
             if key not in whole:
                 tensor = tensors[source.value].detach()
-                whole[key] = self._pinned(tensor) if at_host else tensor.to(self._driver.device)
-            value = self._values[name]
+                whole[key] = self._pinned(tensor) if at_host else tensor.to(device)
             tensor = input_piece(whole[key], value)
             if not fits(tensor, value):  # a piece cut along another dimension than the first
                 tensor = self._pinned(tensor) if at_host else with_strides(tensor, value.strides)
@@ -82,8 +85,9 @@ class Feeds:
     def _pinned(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy in pinned memory. It has the same strides if the tensor is dense."""
         if tensor.device.type != "cpu":
-            self._driver.synchronize()  # any stream may have written the tensor
-        flat = self._driver.host_tensor(tensor.numel() * tensor.element_size(), pinned=True).view(tensor.dtype)
+            for driver in self._drivers:  # any stream may have written the tensor
+                driver.synchronize()
+        flat = self._drivers[0].host_tensor(tensor.numel() * tensor.element_size(), pinned=True).view(tensor.dtype)
         return flat.as_strided(tensor.shape, torch.empty_like(tensor, device="meta").stride()).copy_(tensor)
 
 
@@ -99,15 +103,72 @@ RUN_AHEAD = 16
 
 @dataclass(frozen=True)
 class Site:
-    """Where and how a program runs: the GPU, the partition of each device (None: the whole GPU), and the forms of canonical ops."""
+    """Where and how a program runs: the place of each device, and the forms of canonical ops.
 
-    driver: Driver
-    partitions: Mapping[str, Partition | None]
+    `home`: among several GPUs, the stream that is the current one again after each wait, because other code expects the first GPU.
+    """
+
+    places: Mapping[str, Place]
     forms: Forms
+    home: Stream | None = None
 
     def device(self, name: str) -> torch.device:
-        """The torch device of a plan's device. All partitions have the same one."""
-        return torch.device("cpu") if name == HOST else self.driver.device
+        """The torch device of a plan's device. All partitions of a GPU have the same one."""
+        return torch.device("cpu") if name == HOST else self.places[name].driver.device
+
+    @property
+    def gpus(self) -> tuple[Driver, ...]:
+        """The drivers of all GPUs."""
+        return tuple(dict.fromkeys(place.driver for place in self.places.values()))
+
+    def drivers(self, plan: Plan) -> tuple[Driver, ...]:
+        """Those of the GPUs that the plan uses."""
+        used = {self.places[name].driver for name in plan.devices}
+        return tuple(driver for driver in self.gpus if driver in used)
+
+    def call_host(self, task: Task) -> None:
+        """Let the current stream of the task's GPU call the host."""
+        self.places[task.device].driver.call_host(task.body.duration_s)
+
+    def streams(self, plan: Plan) -> dict[Lane, Stream]:
+        """A stream for each lane, on the lane's place. If a lane's results go to another GPU, the stream is that GPU's.
+
+        A GPU's allocator returns memory to the stream that was current when it handed it out. So it is handed out again only after the
+        lane has been ordered after the last reader, as for any other lane (`simulator.engine.memory.release`).
+        """
+        places = {lane: self.places[lane[0]] for lane in lane_priorities(plan)}
+        for task in plan.tasks:
+            if (arrival := self._arrival(task)) is not None:
+                places[task.lane] = arrival
+        return {lane: places[lane].stream(priority) for lane, priority in lane_priorities(plan).items()}
+
+    def companions(self, plan: Plan, streams: Mapping[Lane, Stream]) -> dict[str, Stream]:
+        """By name of a task that copies from one GPU to another, a stream of the GPU that the lane's stream is not on.
+
+        PyTorch copies on the current stream of the source, between waits of both GPUs' current streams for each other. A stream that only
+        the lane's copies use makes these waits wait for nothing else.
+        """
+        opened: dict[tuple[Lane, Driver], Stream] = {}
+        companions = {}
+        for task in plan.tasks:
+            if not self._crosses(task):
+                continue
+            for name in task.body.ends or ():
+                place = self.places[name]
+                if place.driver.device != streams[task.lane].device:
+                    key = task.lane, place.driver
+                    opened[key] = opened.get(key) or place.stream(task.priority)
+                    companions[task.name] = opened[key]
+        return companions
+
+    def _crosses(self, task: Task) -> bool:
+        """Whether the task copies from the memory of one GPU to that of another."""
+        ends = task.body.ends if task.body.is_copy else None
+        return ends is not None and HOST not in ends and self.places[ends[0]].driver is not self.places[ends[1]].driver
+
+    def _arrival(self, task: Task) -> Place | None:
+        """The place on another GPU in whose memory a task's results are; None if they are on its own, or if it has none."""
+        return self.places[task.body.ends[1]] if self._crosses(task) and task.body.ends is not None and task.writes else None
 
 
 class EagerProgram(BoundPlan):
@@ -122,24 +183,37 @@ class EagerProgram(BoundPlan):
         keep: tuple[str, ...],
         start: Start = AT_FIRST,
     ):
-        driver = site.driver
         super().__init__(Binding(plan, tensors, site.device, seed, site.forms, start.carried), start.iteration)
-        self.driver = driver
-        self._compiled = CompiledPlan(plan, self.binding, {*keep, *plan.losses}, driver)
-        self._streams = {lane: driver.stream(priority, site.partitions[lane[0]]) for lane, priority in lane_priorities(plan).items()}
+        self._drivers = site.drivers(plan)
+        self.driver = self._drivers[0]
+        self._compiled = CompiledPlan(plan, self.binding, {*keep, *plan.losses}, site.call_host)
+        self._streams = site.streams(plan)
+        self._companions = site.companions(plan, self._streams)
+        self._home = site.home
         self._keep = tuple(name for name in keep if name in self.binding.slot)
-        self._feeds = Feeds(self.binding, driver)
+        self._feeds = Feeds(self.binding, self._drivers)
         self._inputs = self._feeds.place(tensors)  # the job's own inputs
         #: The inputs of each iteration. No lane's order covers them, so they are retained until a wait, when no lane reads them any more.
         self._placed: dict[int, Placed] = {}
         self._unwaited = 0  # periods issued since the last wait
         self._longest_wait_s: float | None = None  # per period
         self._ends: dict[int, list[Event]] = {}  # events at the end of each period of the current run
-        self._issuer = Issuer(self._compiled, driver, self._streams)
+        self._issuer = self._new_issuer()
         #: The largest of a value over all processes that have tasks of the plan, so that all of them make the same number of runs.
         self.max_over_ranks: Callable[[float], float] = lambda value: value
         self._reported: set[int] = set()  # iterations that still have an instance, and whose losses are in `losses`
-        driver.synchronize()  # the tensors were copied on another stream
+        self._synchronize()  # the tensors were copied on other streams
+
+    def _new_issuer(self, first: int = 0, iterations: int | None = None) -> Issuer:
+        """See Issuer."""
+        return Issuer(self._compiled, self.driver, self._streams, self._companions, first=first, iterations=iterations)
+
+    def _synchronize(self, in_flight: Callable[[], str] | None = None) -> None:
+        """Wait for every GPU of the plan."""
+        for driver in self._drivers:
+            driver.synchronize(in_flight)
+        if self._home is not None:
+            self.driver.use(self._home)
 
     def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> ChunkTimes:
         """Issue `steps` more periods back to back and wait for them. `inputs`: the feeds of each new iteration (default: the job's own).
@@ -151,14 +225,13 @@ class EagerProgram(BoundPlan):
 
     def _issue(
         self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None, marks: EagerMarks | None = None
-    ) -> tuple[Event, list[float]]:
-        """Run `steps` more periods. Returns an event at their start, on idle lanes, and the seconds from it to the end of each period."""
+    ) -> tuple[Origin, list[float]]:
+        """Run `steps` more periods. Returns their start, on idle lanes, and the seconds from it to the end of each period."""
         if inputs is not None:
             for i in range(steps):
                 self._begin(self._period + i, {**self._inputs, **self._feeds.place(inputs[i])})
             self._wait()
-        origin = self.driver.event(timing=True)
-        origin.record(next(iter(self._streams.values())))
+        origin = Origin(self.driver, list(self._streams.values()))
         if marks is not None:
             marks.begin()
         ends = []
@@ -174,7 +247,7 @@ class EagerProgram(BoundPlan):
         self._unwaited += steps
         self._wait()
         self._ends.clear()
-        return origin, _ends_s(origin, ends)
+        return origin, _ends_s(origin, list(self._streams.values()), ends)
 
     def issue_s(self, periods: int) -> float:
         """Host seconds per period for issuing `periods` periods, starting with an idle GPU: the step time if the host is the limit."""
@@ -209,7 +282,7 @@ class EagerProgram(BoundPlan):
     def _wait(self) -> None:
         """Wait for what was issued. Raises GpuStalledError if that takes far longer than before."""
         begin_s = self.driver.now_s()
-        self.driver.synchronize(self._overdue(begin_s))
+        self._synchronize(self._overdue(begin_s))
         if self._unwaited:
             wait_s = (self.driver.now_s() - begin_s) / self._unwaited
             self._longest_wait_s, self._unwaited = max(wait_s, self._longest_wait_s or 0.0), 0
@@ -246,7 +319,7 @@ class EagerProgram(BoundPlan):
         self._wait()
         begin_s = self.driver.now_s()
         end = self._period + self._compiled.dependencies.largest_lag
-        drain = Issuer(self._compiled, self.driver, self._streams, self._period, self._period)
+        drain = self._new_issuer(self._period, self._period)
         unfinished = list(self._instances.values())  # no later period orders the lanes that share their memory: retain it until the wait
         for period in range(self._period, end):
             drain.period(period, self._instances)
@@ -259,7 +332,7 @@ class EagerProgram(BoundPlan):
         self._instances.clear()
         self._placed.clear()
         self._reported.clear()
-        self._issuer = Issuer(self._compiled, self.driver, self._streams)
+        self._issuer = self._new_issuer()
         return ChunkTimes((), ends_s=(drain_s,))
 
     def _finish(self, period: int) -> None:
@@ -297,11 +370,14 @@ class EagerProgram(BoundPlan):
         return repeat_period(task_times, step_s, self._compiled.dependencies.largest_lag)
 
 
-def _ends_s(origin: Event, ends: list[list[Event]]) -> list[float]:
-    """Seconds from `origin` to the end of each period: when its last lane ends, but not before the previous period ends."""
+def _ends_s(origin: Origin, streams: Sequence[Stream], ends: list[list[Event]]) -> list[float]:
+    """Seconds from `origin` to the end of each period: when its last lane ends, but not before the previous period ends.
+
+    `ends`: by period, an event on each of the streams.
+    """
     latest_s, ends_s = 0.0, []
     for events in ends:
-        latest_s = max(latest_s, *(origin.elapsed_time(event) * 1e-3 for event in events))
+        latest_s = max(latest_s, *(origin.seconds(event, stream) for event, stream in zip(events, streams, strict=True)))
         ends_s.append(latest_s)
     return ends_s
 

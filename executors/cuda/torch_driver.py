@@ -222,6 +222,30 @@ def gpu(index: int = 0) -> TorchDriver:
     return _drivers[index]
 
 
+def several_gpus(count: int) -> tuple[TorchDriver, ...]:
+    """The drivers of the first `count` GPUs. The first GPU is PyTorch's current device afterwards.
+
+    Raises SchedcastError if there are fewer, or if they are of several kinds, because costs are measured on the first one.
+    """
+    first, visible = gpu(0), visible_gpus()
+    if visible < count:
+        raise SchedcastError(
+            f"--devices {count}: this process sees {visible} GPU{'s' if visible > 1 else ''} (see nvidia-smi and CUDA_VISIBLE_DEVICES);"
+            f" choose at most {visible}, split one with --partition {count}, or predict with --machine",
+            Code.DEVICES,
+        )
+    drivers = tuple(gpu(index) for index in range(count))
+    names = list(dict.fromkeys(driver.facts.name for driver in drivers))
+    torch.cuda.set_device(first.device)
+    if len(names) > 1:
+        raise SchedcastError(
+            f"--devices {count}: the first {count} GPUs are {' and '.join(names)}, and plans expect equal ones; choose equal ones with"
+            " CUDA_VISIBLE_DEVICES",
+            Code.DEVICES,
+        )
+    return drivers
+
+
 def visible_gpus() -> int:
     """The number of GPUs that this process may use; 0 without a driver."""
     _set_connections()  # counting may start CUDA

@@ -10,7 +10,7 @@ import torch
 
 from executors.binding import Binding, Instance
 from simulator.machine.machine import HOST
-from simulator.plan.bodies.copy import ALIAS
+from simulator.plan.bodies.copy import ALIAS, LINK
 from simulator.plan.task import Task
 
 
@@ -23,11 +23,22 @@ def compile_pause(task: Task, binding: Binding) -> Callable[[Instance], None]:
 
 
 def compile_copy(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """A function that stores a copy of each read on the target device, or copies or adds the reads to the mutated operands in place."""
+    """A function that stores a copy of each read on the target device, or copies or adds the reads to the mutated operands in place.
+
+    Only what is in the target's memory already can be added (`over_links`).
+    """
     body = task.body
     sources = [binding.getter(operand) for operand in task.reads]
     if task.mutates:
         targets = [binding.getter(operand) for operand in task.mutates]
+        if body.means == LINK and HOST not in body.ends and not body.add:  # functions of many tensors expect them in one memory
+            pairs = list(zip(targets, sources, strict=True))
+
+            def send(instance: Instance) -> None:
+                for target, source in pairs:
+                    target(instance).copy_(source(instance), non_blocking=True)
+
+            return send
         merge = torch._foreach_add_ if body.add else torch._foreach_copy_
         return lambda instance: merge([get(instance) for get in targets], [get(instance) for get in sources])
     setters = [binding.setter(operand) for operand in task.writes]

@@ -9,11 +9,11 @@ real GPU would wait for the stream. It treats all tensors as the GPU's, except t
 another one or from a tensor that no op of the GPU has written, is done by the host, at once.
 """
 
-from tests.fake_gpu.driver import FACTS, FakeGpu
+from tests.fake_gpu.driver import FACTS, FakeGpu, FakeGpus
 from tests.fake_gpu.errors import FakeGpuError
 from tests.fake_gpu.graphs import FakeGraph
 from tests.fake_gpu.races import Race
 from tests.fake_gpu.streams import FakeEvent, FakeStream, KernelRun
 from tests.fake_gpu.times import Times
 
-__all__ = ["FACTS", "FakeEvent", "FakeGpu", "FakeGpuError", "FakeGraph", "FakeStream", "KernelRun", "Race", "Times"]
+__all__ = ["FACTS", "FakeEvent", "FakeGpu", "FakeGpuError", "FakeGpus", "FakeGraph", "FakeStream", "KernelRun", "Race", "Times"]

@@ -1,8 +1,9 @@
-"""The simulated GPU, which implements `Driver` and receives every aten op while it is active."""
+"""Simulated GPUs, which implement `Driver` and receive every aten op while they are active."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import ModuleType, TracebackType
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -42,6 +43,62 @@ def default_launch(op: str, elements: int) -> tuple[int, int, int, int]:
     return -(-elements // 1024), 128, 32, 0
 
 
+class Box:
+    """What the simulated GPUs of one process share: the host's clock, the order of ops, and all memories.
+
+    `current`: the current GPU. `timeline` lists the kernels and host calls that ran, and `races` the races found.
+    """
+
+    def __init__(self, times: Times):
+        self.gpus: list[FakeGpu] = []
+        self.races: list[Race] = []
+        self.timeline: list[KernelRun] = []
+        self.clock = Clock(times.queue_depth, times.launch_gap_s)
+        self.order = Order(self.races)
+        self.memories = Memories(self._released)
+        self.capture_now: Capture | None = None
+        self.streams = 0  # how many there are
+        self.peers_free_s: dict[tuple[int, int], float] = {}  # by (source, target), when the copies between the two have ended
+        self.current: FakeGpu
+
+    def issue(self, func: Callable, args: tuple, kwargs: dict) -> object:
+        """Issue an op to the GPU that runs it: as in PyTorch that of its operands, else the device it names, else the current one."""
+        if len(self.gpus) == 1 or not is_simulated(args, kwargs):
+            return self.current._issue(func, args, kwargs)
+        named = None if kwargs.get("device") is None else torch.device(kwargs["device"]).index
+        memories = [self.memories.find(tensor) for tensor in tensors_in(args, kwargs)]
+        if memories and all(memory is not None and memory.host == "pageable" for memory in memories) and named is None:
+            return self._run_on_host(func, args, kwargs)
+        of = list(dict.fromkeys(memory.gpu for memory in memories if memory is not None and memory.gpu is not None))
+        name = str(func.overloadpacket)
+        if name == "aten._to_copy" and of and named not in (None, *of):
+            return self.gpus[of[0]]._issue_copy(self.gpus[named], func, args, kwargs)
+        if name == "aten.copy_" and len(of) == 2:
+            return self.gpus[of[1]]._issue_copy(self.gpus[of[0]], func, args, kwargs)
+        if len(of) > 1:
+            raise FakeGpuError(f"{name} reads memory of GPUs {sorted(of)}, and runs on one: copy it there first")
+        number = of[0] if of else named
+        to_host = name == "aten._to_copy" and kwargs.get("device") is not None and named is None
+        return (self.current if number is None else self.gpus[number])._issue(func, args, kwargs, to_host)
+
+    def _run_on_host(self, func: Callable, args: tuple, kwargs: dict) -> object:
+        """Run an op of the CPU, whose operands and results are in the host's memory."""
+        with _disable_current_modes(), torch.no_grad():
+            results = func(*args, **kwargs)
+        for tensor in tensors_in(results):
+            self.memories.of(tensor).host = "pageable"
+        return results
+
+    def _released(self, memory: Memory) -> None:
+        capture = memory.capture
+        if capture is None:
+            if memory.owner is not None:
+                self.order.release(memory)
+            self.order.accesses.pop(memory, None)
+        elif capture.open:  # after the capture the memory belongs to the graph
+            capture.order.release(memory)
+
+
 class FakeGpu:
     """A `Driver` on CPU tensors in virtual time. `times.Times` has the durations.
 
@@ -50,10 +107,8 @@ class FakeGpu:
     are. `round_bytes`: the allocator's granularity. `workspace_bytes`: kept for each stream that has run a matrix product. `varying`: by
     op, the relative standard deviation of its results, which differ from run to run. `stalls`: ops whose kernels never end, and
     `stalls_beside`: those that never end in a graph with several streams; then a wait calls `in_flight`, as a very long one does.
-    `timeline` lists the kernels and host calls that ran, and `races` the races found.
+    `timeline` and `races` are those of its box. `FakeGpus` makes several in one box.
     """
-
-    device = torch.device("cpu")
 
     def __init__(
         self,
@@ -73,6 +128,7 @@ class FakeGpu:
         varying: Mapping[str, float] | None = None,
         stalls: Collection[str] = (),
         stalls_beside: Collection[str] = (),
+        box: Box | None = None,
     ):
         self.times, self.facts = times or Times(), facts
         self.races_allowed, self.profiler, self.partitionable, self.compiler = races_allowed, profiler, partitionable, compiler
@@ -82,15 +138,15 @@ class FakeGpu:
         self._graphs: WeakSet[FakeGraph] = WeakSet()
         self.varying, self._variation = varying or {}, torch.Generator().manual_seed(0)
         self.stalls, self.stalls_beside, self.stalled = stalls, stalls_beside, False
-        self.races: list[Race] = []
-        self.timeline: list[KernelRun] = []
-        self.clock = Clock(self.times.queue_depth, self.times.launch_gap_s)
-        self.order = Order(self.races)
-        self.memories = Memories(self._released)
+        self.device = torch.device("cpu") if box is None else torch.device("cpu", len(box.gpus))
+        self.box = box = box or Box(self.times)
+        self.number = len(box.gpus)
+        box.gpus.append(self)
+        box.current = box.gpus[0]
+        self.races, self.timeline, self.clock, self.order, self.memories = box.races, box.timeline, box.clock, box.order, box.memories
         self.kernel_times = KernelTimes(self.times, facts.cache_bytes)
-        self.streams: list[FakeStream] = [FakeStream(self, 0, 0, None)]
-        self.current = self.streams[0]  # the default stream; streams of `stream` do not wait for it
-        self.capture_now: Capture | None = None
+        self.streams: list[FakeStream] = []
+        self.current = self._new_stream(0, None)  # the default stream; streams of `stream` do not wait for it
         self._profiled: list[Kernel] | None = None
         self._host_factor = 1.0
         self._active: ExitStack | None = None
@@ -100,7 +156,7 @@ class FakeGpu:
     def activate(self) -> None:
         """Issue the ops of this thread to the GPU from now on."""
         with ExitStack() as stack:
-            stack.enter_context(_Mode(self))
+            stack.enter_context(_Mode(self.box))
             stack.enter_context(as_one_op())
             for module in _CAPTURABLE:
                 stack.callback(setattr, module, "_get_capturable_supported_devices", module._get_capturable_supported_devices)
@@ -137,14 +193,28 @@ class FakeGpu:
         """See Driver."""
         if len(self.streams) > self._stream_limit:
             raise SchedcastError(f"{self.facts.name} has {self._stream_limit} streams, and all are taken")
-        stream = FakeStream(self, len(self.streams), min(0, max(priority, 1 - self.facts.priority_levels)), partition)
+        return self._new_stream(min(0, max(priority, 1 - self.facts.priority_levels)), partition)
+
+    def _new_stream(self, priority: int, partition: Partition | None) -> FakeStream:
+        stream = FakeStream(self, self.box.streams, priority, partition)
+        self.box.streams += 1
         self.streams.append(stream)
         return stream
 
     def use(self, stream: FakeStream) -> None:
         """See Driver."""
         self.clock.spend(self.times.switch_s)
-        self.current = stream
+        stream.gpu.current = stream
+        self.box.current = stream.gpu
+
+    @property
+    def capture_now(self) -> Capture | None:
+        """The capture in progress."""
+        return self.box.capture_now
+
+    @capture_now.setter
+    def capture_now(self, capture: Capture | None) -> None:
+        self.box.capture_now = capture
 
     def event(self, timing: bool = False, external: bool = False) -> FakeEvent:
         """See Driver."""
@@ -205,13 +275,13 @@ class FakeGpu:
 
     def allocated_bytes(self) -> int:
         """The bytes of the live storages that ops have allocated."""
-        return self.memories.live_bytes
+        return self.memories.live_bytes[self.number]
 
     def peak_bytes(self, reset: bool = False) -> int:
         """See Driver."""
-        peak = self.memories.peak_bytes
+        peak = self.memories.peak_bytes[self.number]
         if reset:
-            self.memories.peak_bytes = self.memories.live_bytes
+            self.memories.peak_bytes[self.number] = self.memories.live_bytes[self.number]
         return peak
 
     def workspace_bytes(self) -> int:
@@ -223,7 +293,7 @@ class FakeGpu:
         if self._graphs:
             return 0
         freed = self._workspace_bytes * len(self._with_workspace)
-        self.memories.live_bytes -= freed
+        self.memories.add_bytes(self.number, -freed)
         self._with_workspace.clear()
         return freed
 
@@ -234,8 +304,7 @@ class FakeGpu:
         if self.capture_now is not None and self._workspace_bytes:
             self.capture_now.fail(f"the first {call.name} of stream {stream.index} allocates a workspace in a capture: run it before")
         self._with_workspace.add(stream.index)
-        self.memories.live_bytes += self._workspace_bytes
-        self.memories.peak_bytes = max(self.memories.peak_bytes, self.memories.live_bytes)
+        self.memories.add_bytes(self.number, self._workspace_bytes)
 
     def host_tensor(self, size_bytes: int, pinned: bool) -> Tensor:
         """See Driver. `copy_` to or from it uses a link. The host waits for the copy, unless it is non-blocking and the memory pinned."""
@@ -270,8 +339,8 @@ class FakeGpu:
         return tuple(Partition(i, size, range(i * size, (i + 1) * size)) for i in range(count))
 
     def peers(self) -> tuple["FakeGpu", ...]:
-        """See Driver. There are none."""
-        return ()
+        """See Driver."""
+        return tuple(gpu for gpu in self.box.gpus if gpu is not self)
 
     def sm_ids(self, stream: FakeStream, replayed: bool = False) -> frozenset[int]:
         """See Driver."""
@@ -303,14 +372,14 @@ class FakeGpu:
                 stream.tail_s = max(stream.tail_s, event.mark.time_s)
                 self.order.join(stream.index, event.mark.ticks)
 
-    def _issue(self, func: Callable, args: tuple, kwargs: dict) -> object:
-        """Run one op, and record its time, memory and accesses."""
+    def _issue(self, func: Callable, args: tuple, kwargs: dict, to_host: bool = False) -> object:
+        """Run one op, and record its time, memory and accesses. `to_host`: its result is in the host's memory."""
         if not is_simulated(args, kwargs):
             return func(*args, **kwargs)
         call, stream, capture = Call(func, args, kwargs), self.current, self.capture_now
         if call.has_kernel and self._runs_on_host(call):
             return self._run_on_host(call)
-        link = self._link(call)
+        link = "pageable" if to_host else self._link(call)
         blocking = call.synchronizes or (link is not None and not (link == "pinned" and call.non_blocking))
         if capture is not None:
             self._check_capturable(call, blocking)
@@ -318,11 +387,12 @@ class FakeGpu:
         self._add_workspace(call, stream)
         call.finish(self._run(func, args, kwargs))
         for tensor in call.allocated:
-            self.memories.allocate(tensor, stream.index, capture, self.round_bytes)
+            if to_host:
+                self.memories.of(tensor).host = "pageable"
+            else:
+                self._allocate(tensor, stream)
         for tensor in tensors_in(call.results):
             self.memories.of(tensor)
-        if self.memories.live_bytes > self.facts.memory_bytes:
-            raise torch.OutOfMemoryError(f"{self.facts.name} out of memory: {self.memories.live_bytes} of {self.facts.memory_bytes} bytes")
         if not call.has_kernel:
             self.clock.spend(self.times.op_s_by_name.get(call.name, self.times.view_s))
             if capture is not None:
@@ -334,6 +404,35 @@ class FakeGpu:
             self._host_waits([stream])
         return call.results
 
+    def _issue_copy(self, target: "FakeGpu", func: Callable, args: tuple, kwargs: dict) -> object:
+        """Run a copy to another GPU as PyTorch does: see `Driver.use`."""
+        call, ends = Call(func, args, kwargs), (self.current, target.current)
+        if self.capture_now is not None:
+            self.capture_now.save(call)
+        self._let_wait(*reversed(ends))
+        call.finish(self._run(func, args, kwargs))
+        for tensor in call.allocated:
+            target._allocate(tensor, target.current)
+        for tensor in tensors_in(call.results):
+            self.memories.of(tensor)
+        self.clock.spend(self.times.op_s_by_name.get(call.name, self.times.op_s) * self._host_factor)
+        self._run_kernel(call, self.current, "peer", target)
+        self._let_wait(*ends)
+        return call.results
+
+    def _let_wait(self, first: FakeStream, second: FakeStream) -> None:
+        """Let `second` wait for what was issued to `first`."""
+        event = self.event()
+        event.record(first)
+        second.wait_event(event)
+
+    def _allocate(self, tensor: Tensor, stream: FakeStream) -> None:
+        """Count the memory of an op's result. Raises torch.OutOfMemoryError if the GPU has less."""
+        self.memories.allocate(tensor, stream.index, self.number, self.capture_now, self.round_bytes)
+        live_bytes = self.memories.live_bytes[self.number]
+        if live_bytes > self.facts.memory_bytes:
+            raise torch.OutOfMemoryError(f"{self.facts.name} out of memory: {live_bytes} of {self.facts.memory_bytes} bytes")
+
     def _run(self, func: Callable, args: tuple, kwargs: dict) -> object:
         """The op's results, as CUDA's kernel returns them."""
         results = as_on_cuda(func)(*args, **kwargs)
@@ -342,7 +441,8 @@ class FakeGpu:
                 tensor.mul_(1.0 + spread * torch.randn((), generator=self._variation))
         return results
 
-    def _run_kernel(self, call: Call, stream: FakeStream, link: str | None) -> None:
+    def _run_kernel(self, call: Call, stream: FakeStream, link: str | None, target: "FakeGpu | None" = None) -> None:
+        """`target`: of a copy to another GPU, which begins after earlier ones from this GPU to that one."""
         of = self.memories.of
         reads = [(of(t), t.numel() * t.element_size()) for t in call.reads]
         changed = [(of(t), t.numel() * t.element_size()) for t in call.writes]
@@ -354,7 +454,12 @@ class FakeGpu:
             self.capture_now.add_kernel(stream, call, work)
             self.capture_now.order.op(call.name, stream.index, touched)
             return
+        if target is not None:
+            route = self.number, target.number
+            stream.tail_s = max(stream.tail_s, self.box.peers_free_s.get(route, 0.0))
         seconds = self._seconds(work, stream, max(self.clock.now_s, stream.tail_s))
+        if target is not None:
+            self.box.peers_free_s[route] = max(self.clock.now_s, stream.tail_s) + seconds
         self.timeline.append(KernelRun(call.name, stream.index, *self.clock.launch(stream, seconds)))
         self._profile(work, seconds)
         self.stalled = self.stalled or call.name in self.stalls
@@ -416,15 +521,6 @@ class FakeGpu:
         if self.capture_now is not None:
             self.capture_now.fail(f"{what} during a capture")
 
-    def _released(self, memory: Memory) -> None:
-        capture = memory.capture
-        if capture is None:
-            if memory.owner is not None:
-                self.order.release(memory)
-            self.order.accesses.pop(memory, None)
-        elif capture.open:  # after the capture the memory belongs to the graph
-            capture.order.release(memory)
-
     @contextmanager
     def _outside(self) -> Iterator[None]:
         """A context whose ops are not issued to the GPU."""
@@ -433,11 +529,11 @@ class FakeGpu:
 
 
 class _Mode(TorchDispatchMode):
-    """Passes every op of this thread to the GPU."""
+    """Passes every op of this thread to the GPUs of a box."""
 
-    def __init__(self, gpu: FakeGpu):
+    def __init__(self, box: Box):
         super().__init__()
-        self.gpu = gpu
+        self.box = box
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -446,4 +542,28 @@ class _Mode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Issue the op."""
-        return self.gpu._issue(func, args, kwargs or {})
+        return self.box.issue(func, args, kwargs or {})
+
+
+class FakeGpus:
+    """Simulated GPUs of one process, on one clock. `gpus[0]` is the driver of the first; `options`: as for each `FakeGpu`.
+
+    with FakeGpus(2) as gpus:
+        gpus[0].use(gpus[1].stream())  # later ops without operands run on the second GPU
+
+    GPU k's device is `cpu:k`, so that ops may name it; tensors do not say where they are. As on real GPUs, only a copy may use memories of
+    two of them: any other op raises FakeGpuError.
+    """
+
+    def __init__(self, count: int, times: Times | None = None, facts: GpuFacts = FACTS, **options: Any):
+        box = Box(times or Times())
+        self.gpus = tuple(FakeGpu(times, facts, box=box, **options) for _ in range(count))
+
+    def __enter__(self) -> tuple[FakeGpu, ...]:
+        """Activate the GPUs."""
+        self.gpus[0].activate()
+        return self.gpus
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        """Deactivate the GPUs, and raise AssertionError if streams raced."""
+        self.gpus[0].__exit__(kind, value, traceback)

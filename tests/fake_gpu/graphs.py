@@ -32,7 +32,7 @@ class Work:
     elements: int
     reads: list[tuple[Memory, int]]
     writes: list[tuple[Memory, int]]
-    link: str | None  # "pinned" or "pageable": a copy between host and device
+    link: str | None  # "pinned" or "pageable": a copy between host and device; "peer": one between two GPUs
     kind: str = ""  # the op and the type of its first operand: `aten.mm of bfloat16`
 
 

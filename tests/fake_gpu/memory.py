@@ -1,7 +1,7 @@
 """Tracks the memory of tensors: which stream's pool it comes from, and when it returns to the allocator."""
 
 import weakref
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
@@ -16,12 +16,14 @@ from torch import Tensor
 class Memory:
     """One storage. `owner`: the stream whose pool it comes from; None if it was allocated outside of the simulation.
 
+    `gpu`: the number of the GPU whose memory it is in; None if it is in none, or was allocated outside of the simulation.
     `block`: the number of its place in the GPU's memory, which a later storage of the same size takes over.
     """
 
     block: int
     bytes: int
     owner: int | None = None
+    gpu: int | None = None
     capture: object = None  # the capture that allocated it, if any did
     host: str | None = None  # "pinned" or "pageable" host memory; None for the GPU's
     tensors: int = 0  # how many known tensors on it are alive, without those that graphs keep
@@ -113,7 +115,8 @@ class Memories:
         self._storages: set[_Known] = set()
         self._blocks = 0
         self._free: WeakKeyDictionary[object, defaultdict] = WeakKeyDictionary()  # free blocks of each capture's pool, and of the stream's
-        self.live_bytes = self.peak_bytes = 0
+        self.live_bytes: Counter[int] = Counter()  # by number of the GPU
+        self.peak_bytes: Counter[int] = Counter()
 
     def find(self, tensor: Tensor) -> Memory | None:
         """The memory of a tensor; None if no op has used it before."""
@@ -121,19 +124,23 @@ class Memories:
 
     def of(self, tensor: Tensor) -> Memory:
         """The memory of a tensor that an op uses. A memory that is not known yet has no owner."""
-        memory = self.find(tensor) or self._add(tensor, None, None, 0)
+        memory = self.find(tensor) or self._add(tensor, None, None, None, 0)
         self._count(tensor, memory)
         return memory
 
-    def allocate(self, tensor: Tensor, owner: int, capture: object, round_bytes: int) -> Memory:
+    def allocate(self, tensor: Tensor, owner: int, gpu: int, capture: object, round_bytes: int) -> Memory:
         """The new memory of a tensor that an op allocated."""
-        memory = self._add(tensor, owner, capture, round_bytes)
+        memory = self._add(tensor, owner, gpu, capture, round_bytes)
         if free := self._free_blocks(memory):
             memory.block = free.pop()
         self._count(tensor, memory)
-        self.live_bytes += memory.bytes
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        self.add_bytes(gpu, memory.bytes)
         return memory
+
+    def add_bytes(self, gpu: int, count: int) -> None:
+        """Count so many more bytes as allocated on a GPU; fewer if `count` is negative."""
+        self.live_bytes[gpu] += count
+        self.peak_bytes[gpu] = max(self.peak_bytes[gpu], self.live_bytes[gpu])
 
     def hold(self, tensor: Tensor) -> Tensor:
         """A tensor on the same memory that does not count as a user, for a graph to keep."""
@@ -141,13 +148,13 @@ class Memories:
         with torch.no_grad():
             return tensor.detach()
 
-    def _add(self, tensor: Tensor, owner: int | None, capture: object, round_bytes: int) -> Memory:
+    def _add(self, tensor: Tensor, owner: int | None, gpu: int | None, capture: object, round_bytes: int) -> Memory:
         storage = tensor.untyped_storage()
         size = storage.nbytes()
         if round_bytes:
             size = -(-size // round_bytes) * round_bytes
         self._blocks += 1
-        memory = self._by_storage[storage._cdata] = Memory(self._blocks, size, owner, capture)
+        memory = self._by_storage[storage._cdata] = Memory(self._blocks, size, owner, gpu, capture)
         self._storages.add(_Known(storage, self._ended, storage._cdata, memory))
         return memory
 
@@ -173,8 +180,8 @@ class Memories:
     def _release(self, memory: Memory) -> None:
         if not memory.released and (memory.owner is not None or not memory.held):
             memory.released = True
-            if memory.owner is not None:
-                self.live_bytes -= memory.bytes
+            if memory.owner is not None and memory.gpu is not None:
+                self.add_bytes(memory.gpu, -memory.bytes)
                 self._free_blocks(memory).append(memory.block)
             self._released(memory)
 

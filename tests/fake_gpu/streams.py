@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+import torch
+
 from executors.cuda.driver import GpuFacts, Partition
 from tests.fake_gpu.errors import FakeGpuError
 from tests.fake_gpu.races import Ticks
@@ -13,8 +15,11 @@ from tests.fake_gpu.races import Ticks
 class Gpu(Protocol):
     """The parts of the simulated GPU that streams and events use."""
 
+    device: torch.device
     facts: GpuFacts
-    clock: "Clock"
+
+    @property
+    def clock(self) -> "Clock": ...
 
     def _wait(self, stream: "FakeStream", event: "FakeEvent") -> None: ...
 
@@ -44,6 +49,11 @@ class FakeStream:
     outstanding: deque[float] = field(default_factory=deque, repr=False)  # the ends of its launches, in order
 
     @property
+    def device(self) -> torch.device:
+        """Its GPU."""
+        return self.gpu.device
+
+    @property
     def sms(self) -> int:
         """The number of SMs that its kernels run on."""
         return self.partition.sms if self.partition else self.gpu.facts.sms
@@ -65,20 +75,27 @@ class Mark:
 
 @dataclass(eq=False)
 class FakeEvent:
-    """A point in a stream."""
+    """A point in a stream. It belongs to the GPU of the first stream that records it."""
 
     gpu: Gpu = field(repr=False)
     timing: bool
     external: bool
     mark: Mark | None = None
+    device: torch.device | None = None
 
     def record(self, stream: FakeStream) -> None:
         """Mark the current end of the stream."""
+        if self.device not in (None, stream.device):
+            raise FakeGpuError(f"an event of {self.device} is recorded on a stream of {stream.device}")
+        self.device = stream.device
         self.gpu._record(stream, self)
 
     def elapsed_time(self, end: "FakeEvent") -> float:
         """Milliseconds from this event to `end`, in virtual time."""
-        return (end._reached_s() - self._reached_s()) * 1e3
+        milliseconds = (end._reached_s() - self._reached_s()) * 1e3
+        if self.device != end.device:
+            raise FakeGpuError("elapsed_time of events of two GPUs, whose clocks differ")
+        return milliseconds
 
     def query(self) -> bool:
         """Whether the event has been reached."""

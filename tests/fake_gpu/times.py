@@ -42,6 +42,8 @@ class Times:
     pinned_bytes_per_s: float = 50e9
     pageable_bytes_per_s: float = 10e9
     host_bytes_per_s: float = 20e9  # copies by the host within its memory
+    peer_latency_s: float = 5e-6  # of a copy from one GPU to another
+    peer_bytes_per_s: float = 100e9
 
     beside: Mapping[str, float] = field(
         default_factory=dict
@@ -73,8 +75,12 @@ class KernelTimes:
         else:
             counted = self._counted(reads, writes)
         if link is not None:
-            rate = times.pinned_bytes_per_s if link == "pinned" else times.pageable_bytes_per_s
-            seconds = times.least_s + max(size for _, size in writes) / rate
+            rate, least_s = {
+                "pinned": (times.pinned_bytes_per_s, times.least_s),
+                "pageable": (times.pageable_bytes_per_s, times.least_s),
+                "peer": (times.peer_bytes_per_s, times.peer_latency_s),
+            }[link]
+            seconds = least_s + max(size for _, size in writes) / rate
         else:
             if times.kernel_s is not None:
                 seconds = times.kernel_s(op, counted)

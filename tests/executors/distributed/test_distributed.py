@@ -253,7 +253,7 @@ def test_a_gradient_that_differs_is_noticed_on_the_device_that_has_it(two_device
     program, _ = two_device_program
     (name, operand), *_ = program.plan.gradients.items()
     kept = {operand.value: torch.full(operand.shape, 2.0)}
-    one = SimpleNamespace(plan=replace(program.plan, gradients={name: operand}), carried={})
+    one = SimpleNamespace(plan=replace(program.plan, gradients={name: operand}), carried={}, device=program.binding.device)
     assert gradient_difference(one, kept, {name: kept[operand.value].clone(), "on another device": torch.zeros(1)}) == 0.0
     assert gradient_difference(one, kept, {name: kept[operand.value] - 0.5}) == 0.5
     assert gradient_difference(one, {operand.value: torch.full(operand.shape, float("nan"))}, {name: kept[operand.value]}) != 0.0
