@@ -49,6 +49,11 @@ class Placement:
             raise SchedcastError(
                 f"--partition {self.partition} splits one GPU, and --devices {self.devices} are several; choose one of the two"
             )
+        if colon and (self.devices or 1) > 1:
+            raise SchedcastError(
+                f"--device {self.device} is one GPU, and --devices {self.devices} are the first {self.devices}; use --device cuda, and"
+                " CUDA_VISIBLE_DEVICES to choose others"
+            )
         limit = self.memory_limit_gb
         if limit is not None and not 0 < limit < float("inf"):
             raise SchedcastError(f"--memory-limit is {limit} GB; expected a number above 0, such as 16")
@@ -91,13 +96,3 @@ class Placement:
 
 #: One device: this CPU.
 DEFAULT_PLACEMENT = Placement()
-
-
-def check_one_gpu(placement: Placement, why: str) -> None:
-    """Raise SchedcastError, with `why`, if the placement asks for several GPUs."""
-    count = placement.devices or 1
-    if count > 1:
-        raise SchedcastError(
-            f"--devices {count}: {why}; start torchrun --nproc-per-node {count} --no-python schedcast ... on a machine with {count} GPUs,"
-            f" or split the GPU with --partition {count}"
-        )

@@ -4,12 +4,12 @@ import logging
 from pathlib import Path
 
 from calibrate.identity import comparable_cpu, cpu_identity
-from calibrate.placement import DEFAULT_PLACEMENT, Placement, check_one_gpu
+from calibrate.placement import DEFAULT_PLACEMENT, Placement
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.scaled import scaled_costs
 from simulator.engine.scenario import GRAPH
 from simulator.machine.machine import Machine
-from simulator.machine.presets import PYTORCH, THIS_CPU, THIS_GPU, gpu_machine, replicated
+from simulator.machine.presets import PYTORCH, THIS_CPU, THIS_GPU, gpu_machine, replicated, together
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import DEFAULT, Job
 from simulator.predict.target import Target, dense_precision, preset_target
@@ -139,11 +139,11 @@ def _cpu(profile: Profile | None, placement: Placement) -> Machine:
 
 
 def _gpu(profile: Profile, placement: Placement, name: str = THIS_GPU) -> Machine:
-    """The profile's GPU, split into partitions; if there are several processes, one such GPU per process."""
-    if placement.ranks is None:
-        check_one_gpu(placement, f"{name} is one GPU")
-        return gpu_machine(profile, placement.partitions, name)
-    return replicated(gpu_machine(profile, name=name), placement.ranks.world)
+    """The profile's GPU, split into partitions; or several such GPUs, of one process, or one for each process if there are several."""
+    if placement.ranks is not None:
+        return replicated(gpu_machine(profile, name=name), placement.ranks.world)
+    one, count = gpu_machine(profile, placement.partitions, name), placement.devices or 1
+    return together(one, count, profile.transfers) if count > 1 else one
 
 
 def _check_tf32(profile: Profile, path: Path, precision: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from calibrate.cpu.monitor import CpuMonitor
 from calibrate.cpu.testbed import CpuTestbed
-from calibrate.placement import Placement, check_one_gpu
+from calibrate.placement import Placement
 from calibrate.testbed import Monitor, Progress, Testbed, no_progress
 from executors.distributed.ranks import Ranks
 from traces.documents.verdict import is_busy
@@ -82,7 +82,7 @@ def _check_cpu(placement: Placement, precision: str) -> None:
 
 def _gpu_testbed(placement: Placement, precision: str) -> Testbed:
     from calibrate.cuda.testbed import GpuTestbed
-    from executors.cuda.torch_driver import gpu
+    from executors.cuda.torch_driver import gpu, several_gpus
 
     if placement.ranks is not None:
         if placement.device != "cuda":
@@ -94,6 +94,8 @@ def _gpu_testbed(placement: Placement, precision: str) -> Testbed:
         from executors.distributed.loaded_plans import own_gpu
 
         return GpuGroupTestbed(open_channel(placement.ranks), own_gpu(placement.ranks), placement.mode, precision)
-    check_one_gpu(placement, "one process uses one GPU")
+    if (placement.devices or 1) > 1:
+        first, *others = several_gpus(placement.devices or 1)
+        return GpuTestbed(first, placement.mode, precision, others=others)
     number = int(placement.device.partition(":")[2] or 0)
     return GpuTestbed(gpu(number), placement.mode, precision, partitions=placement.partitions)

@@ -284,8 +284,8 @@ def gpu_identity(driver: Driver, precision: str, record: DeviceRecord | None = N
     )
 
 
-def describe_gpu(identity: Identity, partitions: int = 1) -> dict[str, object]:
-    """A GPU and its software versions as documents describe them, with the number of partitions if there are several."""
+def describe_gpu(identity: Identity, devices: int = 1) -> dict[str, object]:
+    """A GPU and its software versions as documents describe them, with the number of partitions, or of such GPUs, if there are several."""
     return {
         "kind": "gpu",
         "name": identity.gpu,
@@ -293,5 +293,5 @@ def describe_gpu(identity: Identity, partitions: int = 1) -> dict[str, object]:
         "driver": identity.driver,
         "cuda": identity.cuda,
         "torch": identity.torch,
-        **({"devices": partitions} if partitions > 1 else {}),
+        **({"devices": devices} if devices > 1 else {}),
     }

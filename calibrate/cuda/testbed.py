@@ -19,7 +19,7 @@ from calibrate.cuda.transfers import SIZES, measure_peers, measure_transfers
 from calibrate.numerics import reference
 from calibrate.testbed import Monitor, Progress, Testbed
 from calibrate.tiny_model import loop_costs
-from executors.cuda.backend import CudaBackend
+from executors.cuda.backend import SEVERAL_GPUS_EAGER, CudaBackend
 from executors.cuda.driver import STALLED, Driver, GpuStalledError, Stream
 from executors.cuda.partitions import runnable_mode
 from executors.program import Backend
@@ -27,14 +27,15 @@ from executors.reference import Reference
 from executors.tensors import module_tensors
 from simulator.engine.costs.contention import concurrent_pairs, precisions
 from simulator.engine.costs.model import CostModel
+from simulator.engine.scenario import GRAPH
 from simulator.machine.machine import Machine
-from simulator.machine.presets import gpu_machine
+from simulator.machine.presets import gpu_machine, together
 from simulator.model.built import Built
 from simulator.model.job import DEFAULT, Job
 from simulator.model.user_code import brief, training_step
 from simulator.plan.plan import Plan
 from traces.documents.profile import LoopCosts, Profile, Stats
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 
 class GpuLoop:
@@ -115,7 +116,7 @@ Figure = TypeVar("Figure")
 
 
 class GpuTestbed(Testbed):
-    """The GPU of `driver`, whole or in partitions.
+    """The GPU of `driver`, whole or in partitions, or with others of its kind.
 
     Keys are measured before the rounds of a validation, since the clocks are steady; what is not steady is flagged.
     """
@@ -138,12 +139,16 @@ class GpuTestbed(Testbed):
         keep_samples: bool = True,
         kernels: Sizes | None = None,
         partitions: int = 1,
+        others: Sequence[Driver] = (),
     ):
         """`deadline_s` is the time in seconds after which a calibration begins no further key. `keep_samples` keeps raw samples.
 
         `kernels` are the sizes of the fixed kernels of `contention`. `partitions` splits the SMs, each partition being a separate device.
+        `others` are the drivers of further GPUs, each of them a device. Costs are measured on the first GPU.
         """
-        self.driver, self._partitions = driver, partitions
+        self.driver, self._partitions, self._others = driver, partitions, tuple(others)
+        if others and mode == GRAPH:
+            raise SchedcastError(f"--mode {mode}: {SEVERAL_GPUS_EAGER}", Code.DEVICES)
         self.mode, self.mode_reason = runnable_mode(driver, mode, partitions)
         self.precision = precision if precision in ("tf32", DEFAULT) else "fp32"
         self._effort, self._sizes, self._deadline_s, self._keep_samples = effort, transfer_sizes, deadline_s, keep_samples
@@ -160,7 +165,7 @@ class GpuTestbed(Testbed):
         return ReferenceKernel(self.driver, self._reference_edge, self._effort)
 
     def machine(self, profile: Profile | None) -> Machine:
-        """This GPU in its partitions. If `profile` does not know the machine yet, measures it first.
+        """This GPU in its partitions, or these GPUs. If `profile` does not know the machine yet, measures it first.
 
         Raises SchedcastError if the GPU cannot be split as asked.
         """
@@ -168,7 +173,12 @@ class GpuTestbed(Testbed):
             return self._unmeasured().with_memory_limit(self.memory_limit_bytes)
         self.measure_machine(profile)
         profile.partition_sms = {**profile.partition_sms, **self._own_sms()}
-        return gpu_machine(profile, self._partitions).with_memory_limit(self.memory_limit_bytes)
+        return self._with_others(gpu_machine(profile, self._partitions), profile).with_memory_limit(self.memory_limit_bytes)
+
+    def _with_others(self, one: Machine, profile: Profile | None) -> Machine:
+        """The machine of all GPUs, given that of the first."""
+        transfers = profile.transfers if profile is not None else {}
+        return together(one, 1 + len(self._others), transfers) if self._others else one
 
     def _unmeasured(self) -> Machine:
         """This GPU with what is known without measuring: enough to run plans."""
@@ -176,9 +186,10 @@ class GpuTestbed(Testbed):
         try:
             card = self.driver.facts
             facts = Profile(identity=self.identity, memory_bytes=card.memory_bytes, cache_bytes=card.cache_bytes, partition_sms=sms)
-            return gpu_machine(facts, self._partitions)
+            one = gpu_machine(facts, self._partitions)
         except SchedcastError:  # there is no preset of this GPU
-            return plain_machine(self.driver, self._partitions)
+            one = plain_machine(self.driver, self._partitions)
+        return self._with_others(one, None)
 
     def _own_sms(self) -> dict[str, int]:
         """SMs of each partition, as in `Profile.partition_sms`; empty for the whole GPU."""
@@ -300,7 +311,7 @@ class GpuTestbed(Testbed):
         profile.notes = list(dict.fromkeys([*profile.notes, *conditions.notes]))
 
     def open(self, machine: Machine) -> None:
-        self.backend = CudaBackend(machine, self.driver, self.mode, self.precision)
+        self.backend = CudaBackend(machine, self.driver, self.mode, self.precision, self._others)
 
     def reference_kernel_s(self) -> list[float]:
         return self._reference_kernel.sample()
@@ -314,5 +325,5 @@ class GpuTestbed(Testbed):
 
     def about(self) -> dict[str, object]:
         """The GPU as documents describe it, with the reason why plans do not run in the requested mode, if there is one."""
-        device = describe_gpu(self.identity, self._partitions)
+        device = describe_gpu(self.identity, self._partitions * (1 + len(self._others)))
         return {**device, MODE_REASON: self.mode_reason} if self.mode_reason else device

@@ -16,6 +16,11 @@ from traces.errors import Code
         ({"mode": "lazy"}, Code.NAME, "unknown mode 'lazy'"),
         ({"devices": 0}, Code.REQUEST, "--devices is 0; expected at least 1"),
         ({"partition": 2, "devices": 2}, Code.REQUEST, "--partition 2 splits one GPU, and --devices 2 are several"),
+        (
+            {"device": "cuda:1", "devices": 2},
+            Code.REQUEST,
+            "--device cuda:1 is one GPU, and --devices 2 are the first 2; use --device cuda",
+        ),
         ({"memory_limit_gb": -1.0}, Code.REQUEST, "--memory-limit is -1.0 GB; expected a number above 0"),
     ],
 )

@@ -16,9 +16,9 @@ from simulator.machine.presets import gpu_machine
 from simulator.model.job import Job
 from simulator.predict.forecast import forecast
 from simulator.predict.target import Target
-from tests.fake_gpu import FakeGpu, Times
+from tests.fake_gpu import FakeGpu, FakeGpus, Times
 from tests.support import mlp, models
-from tests.support.gpu_testbeds import SMALL, TIMES, WORKSPACE_BYTES, hard_gpu, measured_profile, open_testbed
+from tests.support.gpu_testbeds import SMALL, TIMES, WORKSPACE_BYTES, few_repetitions, hard_gpu, measured_profile, open_testbed
 from tests.support.jobs import MLP
 from tests.support.page_samples import result, skipped, validation
 from tests.support.refusals import refuses
@@ -120,6 +120,40 @@ def test_predicted_is_measured(mode, measured):
     plain = validation.pytorch
     assert (plain.shares.measured, plain.measured_step_s) == (1.0, validation.reference_step_s)
     assert abs(plain.error) < 0.02, "plain PyTorch, which is eager in both modes"
+
+
+PARALLEL = [
+    "data-parallel", "data-parallel:bucket=0", "data-parallel:algorithm=tree", "owt", "model-parallel", "gpipe", "1f1b", "zero-bubble",
+    "pipedream", "stale-pipeline",
+]  # fmt: skip
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("limit", ["host", "gpus"])
+@pytest.mark.parametrize("count", [2, 4])
+def test_predicted_is_measured_on_several_gpus(count, limit):
+    """One thread issues to all of them. The GPUs are the limit if the memory and what joins them is slow, and the thread is fast.
+
+    The host's time for views of what copies read is not predicted.
+    """
+    slow = {"least_s": 3e-6, "bytes_per_s": 1e8, "peer_bytes_per_s": 2e7}
+    fast = {"op_s": 1e-6, "view_s": 0.1e-6, "record_s": 0.2e-6, "wait_s": 0.2e-6, "switch_s": 0.2e-6}
+    times = replace(TIMES, **slow, **fast) if limit == "gpus" else TIMES
+    with FakeGpus(count, times, SMALL) as gpus, few_repetitions():
+        testbed = open_testbed(gpus[0], others=gpus[1:])
+        profile = Profile(identity=testbed.identity)
+        outcome = validate(Job(MLP, 8, optimizer="adam"), PARALLEL[: None if count == 2 else 4], {}, profile, testbed)
+    assert outcome.same_numbers
+    for label, row in zip(outcome.forecasts, outcome.validation.results, strict=True):
+        assert (row.status, row.shares.measured) == ("ok", 1.0)
+        copies = [task for task in outcome.forecasts[label].plan.tasks if task.body.is_copy]
+        views_s = times.view_s * sum(len(operand.views) for task in copies for operand in (*task.reads, *task.mutates))
+        assert -0.02 - views_s / row.measured_step_s < row.error < 0.02, label
+        if limit == "gpus" and count == 2:
+            assert abs(row.error) < 1e-4, label
+    assert all(len(row.measured_peak_bytes_by_device) == count for row in outcome.validation.ran[1:])
+    for comparison in outcome.comparisons.values():
+        assert all(span.end_s >= span.start_s for span in comparison.measured.spans)
 
 
 @pytest.mark.thorough

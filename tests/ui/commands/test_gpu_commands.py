@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from calibrate.cuda.testbed import GpuTestbed
-from tests.support.gpu_testbeds import QUICK, hard_gpu, measured_profile
+from tests.fake_gpu import FakeGpus
+from tests.support.gpu_testbeds import QUICK, SMALL, TIMES, hard_gpu, measured_profile
 from tests.support.jobs import MLP
 from traces.documents.comparison import Validation
 from traces.documents.profile import Profile
@@ -134,8 +135,48 @@ def document_name(document: Validation) -> str:
     return f"gpu-{document.device['name'].lower().replace(' ', '-')}-{document.device['sms']}"
 
 
-def test_one_process_uses_one_gpu(gpu):
-    with pytest.raises(SchedcastError, match=r"--devices 2: one process uses one GPU; start torchrun .* with --partition 2"):
+@pytest.fixture
+def two_gpus(gpu, monkeypatch):
+    """Two simulated GPUs behind `--device cuda`, of which PyTorch says that there are two."""
+    gpu.deactivate()
+    with FakeGpus(2, TIMES, SMALL) as gpus:
+        monkeypatch.setattr("executors.cuda.torch_driver.gpu", lambda index=0: gpus[index])
+        monkeypatch.setattr("executors.cuda.torch_driver.visible_gpus", lambda: 2)
+        monkeypatch.setattr("torch.cuda.set_device", lambda device: None)
+        yield gpus
+    gpu.activate()
+
+
+@pytest.mark.thorough
+def test_one_process_uses_two_gpus(two_gpus, capfd, tmp_path):
+    """They train before any calibration; then costs and copies between them are measured, and what this process takes is predicted."""
+    both = replace(CUDA, devices=2, batch=8)
+    trained(asked(both, "1f1b"), 12, places=(None, tmp_path / "t.json", None))
+    document = printed(capfd)
+    assert (document["strategy"], len(document["losses"])) == ("1f1b", 12)
+    assert {span["device"] for span in json.loads((tmp_path / "t.json").read_text())["spans"]} == {"cuda:0", "cuda:1"}
+    default_path("gpu-fake-gpu-132").unlink()
+    measuring.calibrate(asked(both, "data-parallel"), None, True)
+    profile = Profile.load(printed(capfd)["profile"])
+    assert {"cuda:0>cuda:1", "cuda:1>cuda:0"} <= profile.transfers.keys()
+    predicted(asked(both, "data-parallel"))
+    document = printed(capfd)
+    assert [device["name"] for device in document["devices"]] == ["cuda:0", "cuda:1"]
+    assert document["shares"]["measured"] == 1.0
+    validated(asked(both, "data-parallel"))
+    validation = printed(capfd)
+    assert validation["device"]["devices"] == 2
+    assert [row["status"] for row in validation["results"]] == ["ok", "ok"]
+    assert validation["results"][1]["predicted_step_s"] == pytest.approx(document["step_s"])
+
+
+def test_more_gpus_than_there_are_and_unlike_ones_are_refused(two_gpus):
+    with pytest.raises(SchedcastError, match=r"^--devices 4: this process sees 2 GPUs .*; choose at most 2, split one with --partition 4"):
+        validated(asked(replace(CUDA, devices=4), "data-parallel"))
+    with pytest.raises(SchedcastError, match="--mode graph: several GPUs of one process run eagerly; drop it"):
+        validated(asked(replace(GRAPH, devices=2), "data-parallel"))
+    two_gpus[1].facts = replace(two_gpus[1].facts, name="Another GPU")
+    with pytest.raises(SchedcastError, match="the first 2 GPUs are Fake GPU and Another GPU, and plans expect equal ones"):
         validated(asked(replace(CUDA, devices=2), "data-parallel"))
 
 
