@@ -148,7 +148,7 @@ def test_what_is_added_arrives_first():
     assert (added.body.ends, arrival.body.ends) == (("cuda:0", "cuda:0"), ("cuda:1", "cuda:0"))
     one = replace(added, body=replace(arrival.body, add=True), reads=arrival.reads, name="add what is elsewhere")
     tasks = tuple(one if task is added else task for task in plan.tasks if task is not arrival)
-    broken = replace(plan, segments=(replace(plan.segments[0], tasks=tasks),))
+    broken = replace(plan, tasks=tasks)
     job = Job(MLP, 8)
     with FakeGpus(2) as gpus, pytest.raises(Exception, match=r"add what is elsewhere.*memory of GPUs \[0, 1\], and runs on one") as failed:
         backend_on(gpus, machine).load(broken, job_tensors(job, job.build(), job.graph())).run(1)
