@@ -7,6 +7,7 @@ from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.strategies.builder import PlanBuilder
+from simulator.strategies.options import UpdateStream
 
 NAME = "backward-fusion"
 FAMILY = "fusion"
@@ -18,8 +19,7 @@ CANDIDATES = ("update_stream=on",)
 class Options:
     """Where the updates run."""
 
-    update_stream: bool = False
-    """Run updates on a second stream, concurrently with the rest of backward."""
+    update_stream: UpdateStream = False
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:

@@ -58,11 +58,6 @@ class Options:
     devices: Workers = 1
     """Number of devices that share the layers of a chain, each with its own part of the scan."""
 
-    def __post_init__(self):
-        """Raise SchedcastError for several lanes on each of several devices."""
-        if self.devices > 1 and self.workers not in ("auto", 1):
-            raise SchedcastError(f"bppsa: workers is {self.workers} and devices {self.devices}; give one of the two")
-
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """Baseline's tasks, with each chain of activation gradients replaced by a scan; parameter gradients are computed from its results.

@@ -37,7 +37,7 @@ from simulator.plan.task import (
 from simulator.plan.tensors import PlanTensors, contiguous, merged
 from simulator.strategies.copy_values import CopyValues, Placement
 from simulator.strategies.few import in_turn, with_left_out
-from simulator.strategies.options import AnyOptions, option_values
+from simulator.strategies.options import AnyOptions, Gradients, option_values
 from traces.errors import Code, SchedcastError
 
 #: The most tasks of a step, so that planning and simulating it takes less than a minute; checked from this number of microbatches on.
@@ -48,11 +48,8 @@ ADD = OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', outputs=())
 COPY = OpCall("aten.copy_.default", '[{"$":1},{"$":0}]', outputs=())
 #: The arguments of a product of what a task reads; and those of one that is added to what it changes.
 _OF_READS, _ADDED = '[{"$":0},{"$":1}]', '[{"$":2},{"$":0},{"$":1}]'
-#: What happens to gradients after the update: freed: they are freed; kept: they stay allocated from step to step; fused: also, products of
-#: backward are added to them; held: also, those of each microbatch are added when its backward has ended, as in nanotron.
-Gradients = Literal["freed", "kept", "fused", "held"]
-#: The same of a builder (`PlanBuilder`).
-Kept = Gradients | Literal["bucketed"]
+#: What a builder does with gradients: `options.Gradients`, or sums those of each microbatch from buckets.
+Kept = Literal["freed", "kept", "fused", "held", "bucketed"]
 
 
 def kept_by(gradients: Gradients, replicas: int, sharded: bool) -> Kept:

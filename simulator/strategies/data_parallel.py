@@ -21,10 +21,10 @@ from simulator.plan.fusion import delayed, insert
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Task
 from simulator.plan.tensors import merged
-from simulator.strategies.builder import Gradients, Kept, PlanBuilder, Share, kept_by
+from simulator.strategies.builder import Kept, PlanBuilder, Share, kept_by
 from simulator.strategies.few import MOST_TASKS, in_turn
 from simulator.strategies.layout import Layout
-from simulator.strategies.options import Portion
+from simulator.strategies.options import Fetch, Gradients, Overlap, Portion, Update, Urgent
 from simulator.strategies.turbodl import in_replica
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
@@ -52,13 +52,8 @@ COMPUTE, TRANSFERS = 0, 1
 class Options:
     """How gradients are reduced, and when parameters are updated."""
 
-    update: Literal["baseline", "forward-fusion", "backward-fusion", "asynchronous"] = "baseline"
-    """When to update parameters: after backward, just before the next forward needs them, or as soon as their gradient is reduced.
-
-    asynchronous: one step late, so that gradients are reduced during the next step.
-    """
-    overlap: bool = True
-    """Reduce gradients while backward runs; off: after backward."""
+    update: Update = "baseline"
+    overlap: Overlap = True
     bucket: float = 25.0
     """Size of a gradient bucket in MB; 0: each gradient is reduced separately."""
     server: Literal["all-reduce", "distributed", "host", "first"] = "all-reduce"
@@ -68,24 +63,18 @@ class Options:
     """
     algorithm: Literal["ring", "tree"] = "ring"
     """Algorithm of the all-reduce."""
-    priorities: bool = False
-    """Transfer first the gradients of the parameters that the next forward uses first."""
+    priorities: Urgent = False
     streams: Literal["one", "turbodl"] = "one"
     """Each device computes on one stream, or on TurboDL's: dX, dW and dB of a layer concurrently, the critical path first."""
-    fetch: bool = True
-    """Copy each device's shard of the batch from the host; off: the shard is on the device already."""
+    fetch: Fetch = True
     fold: Literal["auto", "on", "off"] = "auto"
     """Plan one representative device, and representative microbatches if there are more than 6: only for predictions; auto: if there would
     be more than 20,000 tasks."""
     gradients: Gradients = "freed"
-    """freed: free gradients after the update; kept: retain them from step to step, as zero_grad(set_to_none=False) does; fused: also let
-    the products of backward add to them, as Megatron-LM does; held: add them after each backward, those of the last one from buckets, as
-    nanotron does."""
+    """Held gradients of the last backward are added from buckets."""
 
     def __post_init__(self):
-        """Raise SchedcastError if the bucket size is negative or infinite, or for updates that cannot keep gradients."""
-        if self.gradients != "freed" and (self.update, self.streams) != ("baseline", "one"):
-            raise SchedcastError(f"strategy {NAME}: gradients={self.gradients} goes with update=baseline and streams=one; drop the others")
+        """Raise SchedcastError if the bucket size is negative or infinite."""
         if not 0 <= self.bucket < float("inf"):
             raise SchedcastError(f"strategy {NAME}: bucket is {self.bucket} MB; expected a number of at least 0")
 

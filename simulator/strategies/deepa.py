@@ -13,12 +13,12 @@ from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.model.whole_mean import BATCH
 from simulator.plan.plan import Plan
+from simulator.strategies.options import Count
 from simulator.strategies.sharding import search
 from simulator.strategies.sharding.configuration import STEP_CANDIDATES, Configuration, StepOptions, check_job
 from simulator.strategies.sharding.configurations import place, read_configurations
 from simulator.strategies.sharding.network import Network
 from simulator.strategies.sharding.plan import ShardedStep
-from traces.errors import SchedcastError
 from traces.process import gc_paused
 
 NAME = "deepa"
@@ -37,18 +37,13 @@ class Options(StepOptions):
 
     config: str = ""
     """A JSON file with the configuration of each layer (schedcast.configurations/1); empty: the best ones are searched."""
-    simulated: int = 3
+    simulated: Count = 3
     """How many of the best divisions that the search finds are simulated, to choose by what overlaps; 1: the smallest sum of costs."""
     cost: Literal["exact", "repaired"] = "exact"
     """What the search minimizes: costs of what really moves over the machine's links; or the paper's costs, on one pipe, repaired.
 
     repaired: the smallest sum of the paper's costs, whatever `simulated` says; between equal configurations, the bytes that really move.
     """
-
-    def __post_init__(self):
-        """Raise SchedcastError if no division is left to choose."""
-        if self.simulated < 1:
-            raise SchedcastError(f"strategy {NAME}: simulated is {self.simulated}; expected at least 1")
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:

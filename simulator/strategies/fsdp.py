@@ -9,7 +9,7 @@ its part. Devices may also divide the layers (`tp`) and the tokens (`cp`) of eac
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
@@ -22,10 +22,10 @@ from simulator.model.workloads.registry import language_model
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.plan.tensors import merged
-from simulator.strategies.builder import Gradients, kept_by
+from simulator.strategies.builder import kept_by
 from simulator.strategies.data_parallel import check_replicas, folds, interleaved, replica_builders, whole_counts
 from simulator.strategies.layout import Layout
-from simulator.strategies.options import Portion, option_values
+from simulator.strategies.options import Count, Fetch, Gradients, Least, Portion, SequenceParallel, TensorDegree, option_values
 from simulator.strategies.zero.shards import Gathered, Shards, Sums
 from simulator.strategies.zero.units import Units
 from traces.errors import Code, SchedcastError
@@ -53,41 +53,26 @@ class Options:
 
     shard: Literal["0", "1", "2", "3"] = "3"
     """The stage of ZeRO: 0 shards nothing, 1 optimizer state, 2 gradients as well, 3 parameters as well."""
-    hybrid: int = 0
+    hybrid: Annotated[int, Least(0)] = 0
     """Shard over groups of this many consecutive devices, with a copy in each group (HSDP); 0: over all devices."""
-    tp: int = 1
-    """The number of consecutive devices that divide each layer by heads, hidden channels and vocabulary (tensor parallelism); 1: none."""
-    sp: bool = True
-    """With tp, divide the ops between the products by tokens (sequence parallelism)."""
-    cp: int = 1
+    tp: TensorDegree = 1
+    sp: SequenceParallel = True
+    cp: Count = 1
     """The number of consecutive devices, or groups of tp devices, that divide the tokens of each sequence (context parallelism); 1: none.
     """
-    ep: int = 1
+    ep: Count = 1
     """The number of consecutive devices that divide the experts, to which they send their tokens (expert parallelism, predicted only); 1:
     none."""
-    prefetch: int = 1
+    prefetch: Annotated[int, Least(0)] = 1
     """How many units are gathered ahead of the running one."""
     reshard: bool = True
     """Free a unit's gathered parameters after forward, and gather them again for backward; off: keep them. Stages 1 and 2 keep them."""
-    fetch: bool = True
-    """Copy each device's shard of the batch from the host; off: the shard is on the device already."""
+    fetch: Fetch = True
     fold: Literal["auto", "on", "off"] = "auto"
     """Plan one representative device, and representative microbatches if there are more than 6: only for predictions; auto: one device if
     there are more than 8 devices or 20,000 tasks, and representative microbatches if there would be more than 20,000 tasks."""
     gradients: Gradients = "freed"
-    """With stage 1, freed: free gradients after they are summed; kept: retain them from step to step; fused: also let the products of
-    backward add to them, as Megatron-LM does; held: as nanotron does, add them after each backward, sum them whole after the last one, and
-    gather all parameters together."""
-
-    def __post_init__(self):
-        """Raise SchedcastError for numbers that are too small, and for stages that cannot retain gradients."""
-        if self.gradients != "freed" and self.shard not in ("0", "1"):
-            raise SchedcastError(f"strategy {NAME}: gradients={self.gradients} goes with shard=0 or 1, and shard is {self.shard}; drop it")
-        for name, least in (("hybrid", 0), ("prefetch", 0), ("tp", 1), ("cp", 1), ("ep", 1)):
-            if getattr(self, name) < least:
-                raise SchedcastError(f"strategy {NAME}: {name} is {getattr(self, name)}; expected a number of at least {least}")
-        if self.ep > 1 and self.tp * self.cp > 1:
-            raise SchedcastError(f"strategy {NAME}: ep={self.ep} goes with tp=1 and cp=1; drop one of them")
+    """With stage 1, held gradients are summed whole after the last backward, and all parameters are gathered together."""
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:

@@ -51,8 +51,6 @@ class Options(stale_pipeline.Options):
             )
         if not 2 <= self.iterations <= _MOST_ITERATIONS:
             raise SchedcastError(f"{NAME} has two parts, iterations is {self.iterations}; expected 2 to {_MOST_ITERATIONS:,}")
-        if self.then == "model-parallel" and self.microbatches > 1:
-            raise SchedcastError(f"model-parallel has one microbatch, microbatches is {self.microbatches}; use then=gpipe for several")
 
     @property
     def before_switch(self) -> int:

@@ -9,9 +9,9 @@ from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
+from simulator.strategies.options import Count
 from simulator.strategies.pipeline.planning import FUSED, ScheduledOptions, combined, microbatch_texts, synchronous
 from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD, Action, Schedule
-from traces.errors import SchedcastError
 
 
 def order(ranks: int, microbatches: int, per_rank: int = 2) -> Schedule:
@@ -60,14 +60,8 @@ LEAST_DEVICES = 2
 class Options(ScheduledOptions):
     """How the model is cut."""
 
-    per_device: int = 2
+    per_device: Count = 2
     """Stages on each device."""
-
-    def __post_init__(self):
-        """Raise SchedcastError for fewer than one stage on a device."""
-        super().__post_init__()
-        if self.per_device < 1:
-            raise SchedcastError(f"{NAME}: per_device is {self.per_device}; expected at least 1")
 
 
 def candidates(job: Job, machine: Machine) -> tuple[str, ...]:

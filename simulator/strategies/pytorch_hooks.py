@@ -18,6 +18,7 @@ from simulator.plan.fusion import delayed, fused
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.strategies.builder import PlanBuilder
+from simulator.strategies.options import UpdateStream
 from simulator.strategies.pytorch import in_one_call, own_step
 from traces.documents.comparison import PYTORCH_HOOKS
 from traces.errors import SchedcastError
@@ -33,8 +34,8 @@ class Options:
 
     fusion: Literal["none", "forward", "backward"] = "backward"
     """Hooks update each layer before its next forward (forward), or each parameter once it has its gradient (backward)."""
-    update_stream: bool = False
-    """Hooks in backward update on a second stream."""
+    update_stream: UpdateStream = False
+    """Of hooks in backward."""
     sync: Literal["none", "phase"] = "none"
     """The host waits for the GPU after forward, after backward and after the updates (phase)."""
     release: Literal["2", "1.6"] = "2"

@@ -38,7 +38,7 @@ from simulator.plan.editor import order_csv
 from simulator.plan.plan import Plan
 from simulator.strategies.builder import FEW_PARTS, MOST_TASKS
 from simulator.strategies.in_turn import in_turn
-from simulator.strategies.options import AnyOptions, Portion, option_names, option_values
+from simulator.strategies.options import AnyOptions, Portion, check, option_names, option_values, said
 from traces.documents.comparison import BASELINE, PYTORCH_DDP, PYTORCH_FSDP
 from traces.errors import Code, SchedcastError, UnknownNameError
 
@@ -94,7 +94,7 @@ class Strategy:
         return option_names(self.options_type)
 
     def option_docs(self) -> list[tuple[str, str, object]]:
-        """(name, description, default) of each option. The descriptions are the docstrings below the fields."""
+        """(name, description, default) of each option. A description is what is said of a shared option, and the field's docstring."""
         docs: dict[str, str] = {}
         for own in reversed([each for each in self.options_type.__mro__ if is_dataclass(each)]):
             tree = ast.parse(textwrap.dedent(inspect.getsource(own)))
@@ -102,17 +102,23 @@ class Strategy:
                 match fields_and_docs:
                     case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                         docs[name] = " ".join(text.split())
-        return [(name, docs.get(f.name, ""), f.default) for name, f in zip(self.option_names, fields(self.options_type), strict=True)]
+        shared = said(self.options_type)
+        return [
+            (name, " ".join(filter(None, (shared.get(name), docs.get(f.name)))), f.default)
+            for name, f in zip(self.option_names, fields(self.options_type), strict=True)
+        ]
 
     def options(self, texts: Mapping[str, str] | None = None) -> AnyOptions:
-        """Options from texts by name; missing ones get their defaults. Raises SchedcastError for an unknown option or an invalid value."""
+        """Options from texts by name; missing ones get their defaults. Raises SchedcastError for an unknown option, and for values
+        that are invalid or do not go together.
+        """
         texts = dict(texts or {})
         for name in texts:
             if name not in self.option_names:
                 raise UnknownNameError(f"option of strategy {self.name}", name, self.option_names)
         fields_of = dict(zip(self.option_names, (f.name for f in fields(self.options_type)), strict=True))
         try:
-            return TypeAdapter(self.options_type).validate_python({fields_of[name]: text for name, text in texts.items()})
+            options = TypeAdapter(self.options_type).validate_python({fields_of[name]: text for name, text in texts.items()})
         except ValidationError as error:
             first = error.errors()[0]
             name = str(first["loc"][0]).removesuffix("_")
@@ -120,6 +126,8 @@ class Strategy:
             raise SchedcastError(
                 f"strategy {self.name}: option {name}={first['input']!r}: {expected}; see schedcast strategies {self.name}"
             ) from error
+        check(self.name, options)
+        return options
 
 
 def _on_machine(name: str, plan: PlanFunction, uses_costs: bool) -> PlanFunction:

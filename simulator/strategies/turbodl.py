@@ -26,7 +26,6 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import DTYPE_BYTES, FORWARD, SCRATCH, Operand, Task, Value, ViewStep
 from simulator.plan.tensors import contiguous
 from simulator.strategies.builder import PlanBuilder
-from traces.errors import SchedcastError
 
 
 def by_rank(tasks: Sequence[Task], dependencies: Dependencies, rank: Callable[[Task], Any]) -> list[Task]:
@@ -201,13 +200,11 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     them for dX, dW and dB of each group, forward takes those of dB, and an empty kernel on the default stream is the barrier after it, in
     forward and in backward. Here events are the barrier, which take the host about as long as the launch of that kernel.
 
-    Raises SchedcastError if `fuse=backward` is combined with clipping by the global norm, or `layers=caffe` with asynchronous layers.
+    Raises SchedcastError if `fuse=backward` is combined with clipping by the global norm.
     """
     from simulator.engine.costs.model import CostModel  # here, so that listing and checking strategies does not load numpy
 
     by_events, by_urgency = options.streams and options.async_, options.streams and options.async_ and options.priorities
-    if options.layers == "caffe" and (by_events or not options.streams):
-        raise SchedcastError(f"{NAME}: layers=caffe is streams with a barrier after each layer; use it with streams=on,async=off")
     graph, group_of = split_groups(job.graph()) if options.streams and options.groups else (job.graph(), {})
     build = PlanBuilder(job, machine.devices[0].name, graph)
     if options.fuse == "backward":

@@ -15,11 +15,11 @@ from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from simulator.strategies.builder import MOST_TASKS, Gradients, PlanBuilder, kept_by
+from simulator.strategies.builder import MOST_TASKS, PlanBuilder, kept_by
 from simulator.strategies.data_parallel import folds
 from simulator.strategies.few import ROUNDS, leaves_out, with_left_out
 from simulator.strategies.layout import Layout
-from simulator.strategies.options import Portion
+from simulator.strategies.options import Count, Gradients, Portion, SequenceParallel, TensorDegree
 from simulator.strategies.pipeline import grid_csv
 from simulator.strategies.pipeline.alike import PLANNED, may_copy, planned, with_copies
 from simulator.strategies.pipeline.cut import Cut
@@ -79,36 +79,16 @@ class DrainingOptions(StageOptions):
     update: Literal["baseline", "backward-fusion"] = "baseline"
     """When a stage updates its parameters: after its last backward; backward-fusion: each layer during that backward, once its gradient is
     complete."""
-    replicas: int = 1
+    replicas: Count = 1
     """The number of devices with each stage, each in a separate pipeline for its part of the batch; gradients are summed over them."""
-    tp: int = 1
-    """The number of devices that divide the layers of each replica's stages by heads, hidden channels and vocabulary (tensor parallelism);
-    1: none."""
-    sp: bool = True
-    """With tp, divide the ops between the products by tokens (sequence parallelism)."""
+    tp: TensorDegree = 1
+    sp: SequenceParallel = True
     fold: Literal["auto", "on", "off"] = "auto"
     """Plan one representative replica, and representative microbatches if there are more than 6: only for predictions; auto: if there would
     be more than 20,000 tasks."""
     shard: Literal["0", "1"] = "0"
     """The stage of ZeRO over a stage's replicas: 1 shards optimizer state; parameters are gathered at the start of the step."""
     gradients: Gradients = "freed"
-    """freed: free gradients after the update; kept: retain them from step to step; fused: also let the products of backward add to them, as
-    Megatron-LM does; held: add them after each backward, as nanotron does."""
-
-    def __post_init__(self):
-        """Raise SchedcastError for less than one replica, or for unsupported shards or retained gradients."""
-        super().__post_init__()
-        for name, count in (("replicas", self.replicas), ("tp", self.tp)):
-            if count < 1:
-                raise SchedcastError(f"{name} is {count}; expected at least 1")
-        if self.tp > 1 and self.update != "baseline":
-            raise SchedcastError(f"tp={self.tp} goes with update=baseline, and update is {self.update}; drop one of them")
-        if self.shard != "0" and self.replicas == 1:
-            raise SchedcastError(f"shard={self.shard} needs replicas to shard over, replicas is 1; give replicas=2 or more")
-        if self.shard != "0" and self.update != "baseline":
-            raise SchedcastError(f"shard={self.shard} updates after a stage's last backward; use update=baseline")
-        if self.gradients != "freed" and self.update != "baseline":
-            raise SchedcastError(f"gradients={self.gradients} goes with update=baseline, and update is {self.update}; drop one of them")
 
 
 @dataclass(frozen=True)

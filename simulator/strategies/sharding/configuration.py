@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
+from simulator.strategies.options import Fetch, Overlap, Update, Urgent
 from traces.errors import Code, SchedcastError
 from traces.units import read_integer
 
@@ -77,21 +78,14 @@ STEP_CANDIDATES = (
 class StepOptions:
     """What strategies of shards have in common."""
 
-    overlap: bool = True
-    """Sum the gradients of replicas while backward runs; off: after backward."""
+    overlap: Overlap = True
     server: Literal["all-reduce", "distributed", "host"] = "all-reduce"
     """Who sums: all devices together; each device as the parameter server of its chunk; or the host (not for partitions of one GPU)."""
-    update: Literal["baseline", "forward-fusion", "backward-fusion", "asynchronous"] = "baseline"
-    """When to update parameters: after backward, each layer just before the next forward needs it, or as soon as its gradient is summed.
-
-    asynchronous: one step late, so that gradients are summed during the next step.
-    """
-    priorities: bool = False
-    """Sum first the gradients of the parameters that the next forward uses first."""
+    update: Update = "baseline"
+    priorities: Urgent = False
     batch_norm: Literal["separate", "synchronized"] = "separate"
     """Batch-norm normalizes each part by its own statistics; synchronized: by those of the whole batch, which takes sums over devices."""
-    fetch: bool = True
-    """Copy each device's part of the batch from the host; off: the part is on the device already."""
+    fetch: Fetch = True
 
     @property
     def lag(self) -> int:

@@ -135,7 +135,7 @@ def test_what_it_cannot_do_is_refused():
         planned("fsdp:ep=3", Job(MODEL, 8, 8), gpus(4))
     with refuses(Code.REQUEST, "ep=4 does not divide 2 devices"):
         planned("fsdp:ep=4,hybrid=2", Job(MODEL, 8, 8), gpus(4))
-    with refuses(Code.REQUEST, "ep=2 goes with tp=1 and cp=1"):
+    with refuses(Code.REQUEST, "ep=2 goes with tp=1, and tp is 2"):
         planned("fsdp:ep=2,tp=2", Job(MODEL, 8, 8), gpus(4))
     with refuses(Code.MODEL, r"\(ep=8\) does not divide the 4 experts of blocks.1.feed_forward.gate_up; choose a divisor"):
         planned("fsdp:ep=8", Job(MODEL, 8, 8), gpus(8))

@@ -259,7 +259,7 @@ def test_what_it_cannot_do_is_refused():
         planned("fsdp:tp=3", Job(MLP, 4), gpus(4))
     with refuses(Code.REQUEST, "hybrid=4 does not divide 2 replicas; choose one of 1, 2"):
         planned("fsdp:tp=2,hybrid=4", Job(MLP, 4), gpus(4))
-    with refuses(Code.REQUEST, "tp is 0; expected a number of at least 1"):
+    with refuses(Code.REQUEST, "tp is 0; expected at least 1"):
         planned("fsdp:tp=0", Job(MLP, 4), gpus(4))
     with refuses(Code.BATCH, "--batch 3 does not divide into 2 replicas; choose a multiple of 2"):
         planned("fsdp:tp=2", Job(MLP, 3), gpus(4))

@@ -288,7 +288,7 @@ def test_a_pipeline_with_fewer_bubbles_is_predicted_to_be_faster():
         ("hybrid-pipeline:pipelined=1", {}, "pipelined is 1; expected a share of the iterations between 0 and 1"),
         ("hybrid-pipeline:pipelined=nan", {}, "expected a share of the iterations between 0 and 1"),
         ("hybrid-pipeline:iterations=1", {}, "hybrid-pipeline has two parts, iterations is 1"),
-        ("hybrid-pipeline:microbatches=2", {}, "use then=gpipe for several"),
+        ("hybrid-pipeline:microbatches=2", {}, "microbatches=2 goes with then=gpipe or 1f1b, and then is model-parallel"),
         ("hybrid-pipeline:then=gpipe,microbatches=3", {}, "--batch 8 does not divide into 3 microbatches"),
         ("hybrid-pipeline", {"accumulate": 2}, "hybrid-pipeline updates after each mini-batch"),
     ],

@@ -211,7 +211,7 @@ def test_caffe_reads_the_loss_before_backward_and_updates_at_the_end():
     held = [position for position, task in enumerate(tasks) if task.body.blocks_host]
     assert [(phases[at], phases[at + 1]) for at in held] == [(("forward", m), ("backward", m)) for m in (0, 1)]
     assert [task.phase for task in tasks][-1] == UPDATE
-    with refuses(Code.REQUEST, "layers=caffe is streams with a barrier after each layer; use it with streams=on,async=off"):
+    with refuses(Code.REQUEST, "layers=caffe goes with async=off, and async is on: it is streams with a barrier after each layer"):
         on_one_gpu("turbodl:layers=caffe")
 
 

@@ -80,7 +80,9 @@ OTHER = {
 
 
 #: Options that are refused without others.
-TOGETHER: dict[str, dict[str, object]] = {"shard": {"replicas": 2}, "gradients": {"shard": "1", "replicas": 2}}
+TOGETHER: dict[str, dict[str, object]] = {
+    "shard": {"replicas": 2}, "gradients": {"shard": "1", "replicas": 2}, "layers": {"async": False},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", strategies.names())
