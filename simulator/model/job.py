@@ -112,7 +112,7 @@ class Job:
     _captured: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # graphs as captured, and divided
     _varied: dict = field(default_factory=dict, init=False, repr=False, compare=False)
     _plans: PlansInUse = field(default_factory=PlansInUse, init=False, repr=False, compare=False)
-    _few: int = field(default=0, init=False, repr=False, compare=False)
+    _compact: bool = field(default=False, init=False, repr=False, compare=False)
     _fused: bool = field(default=False, init=False, repr=False, compare=False)  # attention with dropout is one op, as on a GPU
 
     def __post_init__(self):
@@ -223,24 +223,21 @@ class Job:
         attention, fused = PYTORCH if kind == "cpu" else self.attention, kind == "gpu"
         if (precision, autocast, attention, fused) == (self.precision, self.autocast, self.attention, self._fused):
             return self
-        job = self._carried(replace(self, precision=precision, autocast=autocast, attention=attention), "_few", *_CAPTURED)
+        job = self._carried(replace(self, precision=precision, autocast=autocast, attention=attention), "_compact", *_CAPTURED)
         object.__setattr__(job, "_fused", fused)
         return job
 
     @property
-    def few(self) -> int:
-        """Whether plans may omit microbatches that repeat others (`strategies.few`): such plans are predicted, and cannot run.
+    def compact(self) -> bool:
+        """Whether plans may omit microbatches that repeat others (`strategies.compact`): such plans are predicted, and cannot run."""
+        return self._compact
 
-        0: they may not; 1: they omit as many as they can; 2: fewer, so that a step has more time to become periodic.
-        """
-        return self._few
-
-    def in_few(self, few: int) -> "Job":
-        """Return the same job with another `few`. Everything captured, and plans in use, are shared."""
-        if few == self._few:
+    def planned(self, compact: bool) -> "Job":
+        """Return the same job with another `compact`. Everything captured, and plans in use, are shared."""
+        if compact == self._compact:
             return self
         job = self._carried(replace(self), *_CAPTURED)
-        object.__setattr__(job, "_few", few)
+        object.__setattr__(job, "_compact", compact)
         return job
 
     def _carried(self, job: "Job", *shared: str) -> "Job":

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
-from simulator.plan.task import CARRIED_KINDS, INPUT, DeviceClass, LeftOut, Operand, Storage, Task, Value
+from simulator.plan.task import CARRIED_KINDS, INPUT, DeviceClass, Operand, Repeat, Storage, Task, Value
 from traces.errors import Code, SchedcastError
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ class PlanContents:
     `tasks` are those of one period in issue order, which a run repeats. `losses` are the scalar values whose mean is the step's loss (one
     per microbatch, or one per shard of a microbatch). `gradients` maps a parameter, or a value with a piece of one (`gradient_sources`), to
     the operand with its complete gradient. `semantics` describes what differs from plain training. A plan that can only be predicted
-    may have one device for many (`classes`), and omit microbatches (`left_out`).
+    may have one device for many (`classes`), and omit microbatches (`repeat`).
 
     A run may go from one plan to another. It then follows each of the `earlier` plans for its number of `iterations`, completes them, and
     continues with the next plan, at last with this one until the run ends (`sequence`). The plans have the parameters, buffers and
@@ -34,7 +34,7 @@ class PlanContents:
     options: Mapping[str, object] = field(default_factory=dict)
     semantics: Mapping[str, object] = field(default_factory=dict)
     classes: tuple[DeviceClass, ...] = ()
-    left_out: LeftOut | None = None
+    repeat: Repeat | None = None
     iterations: int | None = None
     earlier: tuple[Self, ...] = ()
 
@@ -137,8 +137,8 @@ class PlanContents:
 
     def require_whole(self) -> None:
         """Raise SchedcastError if the plan omits microbatches."""
-        if self.left_out is not None:
-            raise SchedcastError(f"{self.strategy}: {self.left_out.words}, to be predicted; plan it with fold=off, or for a run", Code.PLAN)
+        if self.repeat is not None:
+            raise SchedcastError(f"{self.strategy}: {self.repeat.words}, to be predicted; plan it with fold=off, or for a run", Code.PLAN)
 
     def require_runnable(self) -> None:
         """Raise SchedcastError if the plan omits microbatches or devices, so that it can only be predicted."""
@@ -173,11 +173,8 @@ class PlanContents:
     @cached_property
     def runs(self) -> tuple[float, ...]:
         """Per task, how many tasks of a step it represents, itself included: those of omitted microbatches count."""
-        left = self.left_out
-        if left is None:
-            return (1.0,) * len(self.tasks)
-        more = left.count / left.period
-        return tuple(1.0 + more if left.repeats(task.microbatch, left.period) else 1.0 for task in self.tasks)
+        more = dict.fromkeys(self.repeat.tasks, float(self.repeat.times)) if self.repeat is not None else {}
+        return tuple(1.0 + more.get(task.name, 0.0) for task in self.tasks)
 
     @cached_property
     def gradient_sources(self) -> dict[str, Operand]:
@@ -230,14 +227,14 @@ class PlanContents:
     def instances(self) -> tuple[tuple[str, ...], ...]:
         """Per task, the per-iteration storages it accesses, each once, in the order of its operands.
 
-        The last access of an input is also that of the inputs that it represents (`LeftOut.inputs`).
+        The last access of an input is also that of the omitted inputs that it represents (`Repeat.inputs`).
         """
         carried, values = self.carried, self.values
         accessed = [
             tuple(dict.fromkeys(name for o in (*task.inputs, *task.writes) if (name := values[o.value].storage) not in carried))
             for task in self.tasks
         ]
-        stand_for = self.left_out.inputs if self.left_out is not None else {}
+        stand_for = self.repeat.inputs if self.repeat is not None else {}
         last = {name: index for index, names in enumerate(accessed) for name in names if name in stand_for}
         for name, index in last.items():
             accessed[index] += stand_for[name]

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from simulator.plan.dependencies import box
 from simulator.plan.plan import Plan
-from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, DeviceClass, HasOperands, LeftOut, Operand, Storage, Task, Value
+from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, DeviceClass, HasOperands, Operand, Repeat, Storage, Task, Value
 from traces.errors import SchedcastError, UnusableFileError
 from traces.files import first_fault
 
@@ -39,7 +39,7 @@ def dump(plan: Plan) -> dict[str, Any]:
             raise SchedcastError(f"the plan's {field} are not JSON data ({content!r}); use lists, strings, numbers and dictionaries")
     together = plan.together
     only_predicted = {} if not plan.classes else {"classes": [_plain(each) for each in plan.classes]}
-    only_predicted |= {} if plan.left_out is None else {"left_out": _plain(plan.left_out)}
+    only_predicted |= {} if plan.repeat is None else {"repeat": _plain(plan.repeat)}
     return {
         "schema": SCHEMA,
         "strategy": plan.strategy,
@@ -98,7 +98,7 @@ def _adapters() -> dict[str, TypeAdapter]:
         "options": TypeAdapter(dict[str, JsonValue]),
         "semantics": TypeAdapter(dict[str, JsonValue]),
         "classes": TypeAdapter(tuple[DeviceClass, ...]),
-        "left_out": TypeAdapter(LeftOut | None),
+        "repeat": TypeAdapter(Repeat | None),
     }
 
 
@@ -152,11 +152,11 @@ def _faults(plan: Plan) -> Iterator[str]:
     members = [name for each in plan.classes for name in each.members]
     if len(set(members)) < len(members) or any(each.members[:1] != (each.device,) for each in plan.classes):
         yield "its classes of devices have a device twice, or do not begin with the one that is planned"
-    if (left := plan.left_out) is not None:
-        if min(left.count, left.shown, left.period) < 1 or not left.inputs.keys() <= plan.storages.keys():
-            yield "what is left out is not of its microbatches"
-        if any(name not in plan.storages for names in left.inputs.values() for name in names):
-            yield "it leaves out inputs without a storage"
+    if (repeat := plan.repeat) is not None:
+        if min(repeat.times, repeat.shown, repeat.period) < 1 or not repeat.inputs.keys() <= plan.storages.keys():
+            yield "what repeats is not of its microbatches"
+        if any(name not in plan.storages for names in repeat.inputs.values() for name in names):
+            yield "it omits inputs without a storage"
     if plan.largest_lag > _LARGEST_LAG or plan.largest_lag * len(plan.tasks) > _MOST_LAGGING:
         yield f"a segment of {len(plan.tasks)} tasks has too large a lag"
     for task in plan.tasks:

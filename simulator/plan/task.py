@@ -363,24 +363,26 @@ class DeviceClass:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Microbatches that a plan omits because they repeat earlier ones: such a plan can be predicted, but not run.
+class Repeat:
+    """Tasks of a step that run `times` more times, each time on later microbatches: such a plan can be predicted, but not run.
 
-    `count`: how many microbatches are omitted for each copy of the model, in the middle. `shown`: how many the plan has for each copy.
-    `period`: after this many microbatches, a copy repeats itself. `inputs`: by storage of an input, the storages of the omitted inputs,
-    which stay allocated as long.
+    `tasks`: their names, one after another in issue order, after as many that do the same on earlier microbatches (`plan.repeat.expand`).
+    `period`: how many microbatches they go on by. `shown`: how many microbatches the plan has. `inputs`: by storage of an input, the
+    storages of the omitted inputs, which stay allocated as long.
     """
 
-    count: int
+    tasks: tuple[str, ...]
+    times: int
+    period: int
     shown: int
-    period: int = 1
     inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
-    def words(self) -> str:
-        """The tasks in the plan."""
-        return f"{self.shown} of {self.shown + self.count} microbatches are shown; those between do the same"
+    def count(self) -> int:
+        """How many microbatches the plan omits."""
+        return self.times * self.period
 
-    def repeats(self, microbatch: int, period: int) -> bool:
-        """Whether a microbatch of the plan is one of the last `period` ones, which the omitted ones repeat."""
-        return self.shown - 1 - period <= microbatch % self.shown < self.shown - 1
+    @property
+    def words(self) -> str:
+        """The microbatches of the plan."""
+        return f"{self.shown} of {self.shown + self.count} microbatches are shown; those between do the same"

@@ -60,7 +60,7 @@ def render(plan: Plan) -> str:
     own = {name: value.operand() for name, value in together.values.items()}
     headers = [["strategy", word(plan.strategy)], ["options", field_text(document["options"])]]
     headers.append(["semantics", field_text(document["semantics"])])
-    headers += [[name, field_text(document[name])] for name in ("classes", "left_out") if name in document]
+    headers += [[name, field_text(document[name])] for name in ("classes", "repeat") if name in document]
     if together.losses:
         headers.append(["losses", ", ".join(map(word, together.losses))])
     storages = [[word(storage.name), str(storage.bytes), word(storage.device)] for storage in together.storages.values()]

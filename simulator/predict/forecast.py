@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from simulator.engine.switch import Simulated, phases, shown_iterations, switchi
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
+from simulator.plan.repeat import expand
 from simulator.predict.discrepancy import shipped_discrepancy, step_accuracy
 from simulator.predict.intervals import (
     Interval,
@@ -33,11 +34,12 @@ from simulator.predict.intervals import (
     weighted_parts,
     weighted_shares,
 )
-from simulator.predict.repeated import Group, NotRepeatedError, repeated_group
+from simulator.predict.repeated import Group, repeated_group
 from simulator.predict.sensitivity import issued_seconds, sensitivity
 from simulator.predict.target import Target
 from simulator.predict.waterfall import StepParts, step_parts, task_seconds
 from simulator.strategies import registry as strategies
+from simulator.strategies.registry import require_simulated
 from traces.documents.comparison import MemoryNeed, Shares
 from traces.documents.timeline import AtPeak, Timeline
 from traces.errors import Refusal, SchedcastError
@@ -151,11 +153,32 @@ def forecast(plan: Plan, target: Target) -> Forecast:
     target = target.running(plan)
     with gc_paused():  # once for all parts: each end of a pause walks the heap
         plan.validate(target.machine)
-        return _forecast_run(plan, target) if plan.earlier else _forecast(target.scenario(plan), target.costs)
+        return _forecast_run(plan, target) if plan.earlier else _of_one(plan, target)
 
 
-def _forecast(scenario: Scenario, model: CostModel) -> Forecast:
-    """Predict a plan."""
+def _of_one(plan: Plan, target: Target) -> Forecast:
+    """Predict one plan, with more of the microbatches that it omits if those that it has do not repeat themselves."""
+    return next(filter(None, (_forecast(target.scenario(longer), target.costs) for longer in _longer(plan))))
+
+
+#: How many more groups of microbatches a plan gets if those that it has do not repeat themselves yet.
+_MORE = 4
+
+
+def _longer(plan: Plan) -> Iterator[Plan]:
+    """The plan, and with more of the microbatches that it omits, and with all of them.
+
+    Raises SchedcastError for a plan with more tasks than can be simulated.
+    """
+    yield plan
+    if (repeat := plan.repeat) is not None:
+        yield expand(plan, _MORE)
+        require_simulated(plan.strategy, len(plan.tasks) + repeat.times * len(repeat.tasks), len(plan.devices))
+        yield expand(plan)
+
+
+def _forecast(scenario: Scenario, model: CostModel) -> Forecast | None:
+    """Predict a plan. None if it omits microbatches that do not repeat those that it has."""
     plan, simulation = scenario.plan, Simulation(scenario).play()
     timeline = simulation.timeline()
     rounds_error, steps_s = 0.0, steps_in_rounds(scenario, model.sampled)
@@ -167,10 +190,10 @@ def _forecast(scenario: Scenario, model: CostModel) -> Forecast:
     co_runs, seconds = model.co_runs_measured(scenario.costs), task_seconds(simulation)
     depends_on = sensitivity(simulation, timeline, co_runs)
     parts = step_parts(timeline, seconds)
-    if plan.left_out is not None:
-        if steps_s:
-            raise NotRepeatedError(plan)  # what a group takes in each round is not known
-        group = repeated_group(plan, timeline, issued_seconds(simulation, timeline))
+    if plan.repeat is not None:
+        group = None if steps_s else repeated_group(plan, timeline, issued_seconds(simulation, timeline))
+        if group is None:  # or what a group takes in each round is not known
+            return None
         of_group = sensitivity(simulation, group.begun, co_runs, issued=group.tasks)
         depends_on = WeightedSensitivity([(1.0, depends_on), (group.count, of_group)])
         parts = weighted_parts([(1.0, parts), (group.count, step_parts(group.timeline, seconds))])
@@ -212,7 +235,7 @@ def _allocated(scenario: Scenario, timeline: Timeline) -> tuple[dict[str, int], 
 
 def _forecast_run(plan: Plan, target: Target) -> Forecast:
     """Predict a run that follows several plans: the mean of their forecasts, weighted as `engine.switch` says."""
-    forecasts = [_forecast(target.scenario(own), target.costs) for own in plan.sequence]
+    forecasts = [_of_one(own, target) for own in plan.sequence]
     run = []
     for own in forecasts:
         short = Simulation(own.scenario, shown_iterations(own.plan)).play().timeline()
@@ -242,65 +265,36 @@ def _with_kinds(scenario: Scenario, timeline: Timeline) -> Timeline:
     return with_memory(timeline, scenario.plan, limits, scenario.scratch)
 
 
-def plan_of(job: Job, text: str, target: Target, shared: Mapping[str, str] = NONE, few: int = 0) -> Plan:
-    """Return the plan of `NAME[:option=value,...]`. `shared`: options of every strategy that has them.
-
-    `few`: as in `Job`; a plan with only representative microbatches can be predicted, but not run.
+def plan_of(job: Job, text: str, target: Target, shared: Mapping[str, str] = NONE, compact: bool = False) -> Plan:
+    """Return the plan of `NAME[:option=value,...]`. `shared`: options of every strategy that has them. `compact`: as in `Job`.
 
     Raises SchedcastError if the strategy cannot run the job on the machine.
     """
     strategy, options = strategies.parse(text, shared)
     own = target.planning(strategy)
-    return strategy.plan(job.in_few(few), own.machine, own.costs, options)
-
-
-def _in_few(predict: Callable[[int], Predicted]) -> Predicted:
-    """Predict with representative microbatches if these determine the step of all (`predict.repeated`), else with more, or with all.
-
-    `predict(few)` predicts the plan of a job with this `Job.few`.
-    """
-    with gc_paused():  # planning walks the heap as often as simulating would
-        for few in (1, 2):
-            try:
-                return predict(few)
-            except NotRepeatedError:
-                continue
-        return predict(0)
-
-
-def forecast_of(planned: Callable[[int], Plan], target: Target) -> Forecast:
-    """Forecast a plan with representative microbatches if these determine the step of all.
-
-    `planned(few)`: the plan of a job with this `Job.few`.
-    """
-    return _in_few(lambda few: forecast(planned(few), target))
+    return strategy.plan(job.planned(compact), own.machine, own.costs, options)
 
 
 def answer(job: Job, text: str, target: Target, shared: Mapping[str, str] = NONE, runs: bool = False) -> Forecast | Refusal:
     """Forecast one strategy (`NAME[:option=value,...]`), or return why it cannot be. `runs`: of the plan that an executor runs."""
     try:
-        if not runs:
-            return forecast_of(lambda few: plan_of(job, text, target, shared, few), target)
-        with gc_paused():
-            return forecast(plan_of(job, text, target, shared), target)
+        with gc_paused():  # planning walks the heap as often as simulating would
+            return forecast(plan_of(job, text, target, shared, compact=not runs), target)
     except SchedcastError as error:
         return Refusal.by(error)
 
 
 def memories_of(job: Job, text: str, target: Target, shared: Mapping[str, str] = NONE) -> tuple[MemoryNeed, ...]:
     """The `memories` of the forecast, without the rest of it. Raises SchedcastError if the strategy cannot be planned."""
-
-    def predict(few: int) -> tuple[MemoryNeed, ...]:
-        plan = plan_of(job, text, target, shared, few)
-        if plan.earlier or plan.left_out is not None:
+    with gc_paused():
+        plan = plan_of(job, text, target, shared, compact=True)
+        if plan.earlier or plan.repeat is not None:
             return forecast(plan, target).memories
         own = target.running(plan)
         plan.validate(own.machine)
         scenario = own.scenario(plan)
         held, reserved = _allocated(scenario, Simulation(scenario).play().timeline())
         return memory_needs(held, own.machine, reserved)
-
-    return _in_few(predict)
 
 
 def forecast_elsewhere(text: str, shared: Mapping[str, str], trained: Plan | None, job: Job, target: Target) -> Forecast:
@@ -319,7 +313,7 @@ def forecast_elsewhere(text: str, shared: Mapping[str, str], trained: Plan | Non
         changes["on"] = known["on"]
     try:
         options = replace(options, **changes)
-        predicted = forecast_of(lambda few: strategy.plan(job.in_few(few), target.machine, target.costs, options), target)
+        predicted = forecast(strategy.plan(job.planned(compact=True), target.machine, target.costs, options), target)
     except SchedcastError as error:
         raise SchedcastError(f"--predict-on {target.machine.name}: {error}", error.code) from error
     if not predicted.fits:

@@ -10,7 +10,7 @@ from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Task
 from simulator.predict.answers import paired_interval
-from simulator.predict.forecast import Forecast, forecast_of, plan_of
+from simulator.predict.forecast import Forecast, forecast, plan_of
 from simulator.predict.intervals import speedup_interval
 from simulator.predict.judgments import Judgment
 from simulator.predict.target import Target, dense_precision, preset_target
@@ -57,16 +57,10 @@ def predicted_side(side: Side) -> Forecast:
         target = Target.of(CostModel(side.machine, None, dense_precision(job, None)))
     else:
         target = preset_target(job, side.machine, side.devices, host=side.host)
-
-    def planned(few: int) -> Plan:
-        plan = plan_of(job, side.strategy, target, few=few)
-        if side.host_counts:
-            plan = _changed(
-                plan, lambda tasks: [replace(t, body=replace(t.body, capturable=False)) if t.body.is_update else t for t in tasks]
-            )
-        return of_phases(plan, side.phases) if side.phases else plan
-
-    return forecast_of(planned, target)
+    plan = plan_of(job, side.strategy, target, compact=True)
+    if side.host_counts:
+        plan = _changed(plan, lambda tasks: [replace(t, body=replace(t.body, capturable=False)) if t.body.is_update else t for t in tasks])
+    return forecast(of_phases(plan, side.phases) if side.phases else plan, target)
 
 
 def _changed(plan: Plan, change: Callable[[Sequence[Task]], Iterable[Task]]) -> Plan:

@@ -1,4 +1,4 @@
-"""The step of a plan that omits microbatches (`strategies.few`), computed from one group of microbatches that repeats.
+"""The step of a plan that omits microbatches (`Repeat`), computed from one group of microbatches that repeats.
 
 Two groups of p microbatches precede the last microbatch in such a plan. If every lane runs the same in the second group as in the first
 one, later by one time s, the engine is in the same state as one group earlier, p microbatches further on. It then continues in the same way
@@ -22,20 +22,12 @@ from itertools import pairwise, product
 from simulator.engine.steady import EQUAL
 from simulator.engine.summary import summarize
 from simulator.plan.plan import Plan
-from simulator.plan.task import FORWARD, LeftOut
-from simulator.strategies.few import fetches_input
+from simulator.plan.repeat import fetches_input
+from simulator.plan.task import FORWARD, Repeat
 from traces.documents.timeline import Span, Timeline
-from traces.errors import Code, SchedcastError
 
 #: How much the times of two groups may differ, as a share of a group's, where none repeats another exactly.
 NEARLY = 1e-3
-
-
-class NotRepeatedError(SchedcastError):
-    """The omitted microbatches of a plan do not repeat the others: the job has to be planned with all microbatches."""
-
-    def __init__(self, plan: Plan):
-        super().__init__(f"{plan.strategy}: the omitted microbatches do not repeat the planned ones; use fold=off", Code.PLAN)
 
 
 @dataclass(frozen=True)
@@ -82,27 +74,27 @@ class Group:
         )
 
 
-def repeated_group(plan: Plan, timeline: Timeline, issue_s: Sequence[Mapping[str, float]]) -> Group:
-    """The group of a plan that omits microbatches, in its timeline.
+def repeated_group(plan: Plan, timeline: Timeline, issue_s: Sequence[Mapping[str, float]]) -> Group | None:
+    """The group of a plan that omits microbatches, in its timeline; None if nothing is known to repeat itself.
 
-    `issue_s`: by host, what it spends on each task, by name. Raises NotRepeatedError if nothing is known to repeat itself.
+    `issue_s`: by host, what it spends on each task, by name.
     """
-    left = plan.left_out
-    if left is None:
-        raise NotRepeatedError(plan)
-    by_device = _starts(left, timeline)
+    repeat = plan.repeat
+    if repeat is None:
+        return None
+    by_device = _starts(repeat, timeline)
     starts_s = by_device.get(plan.devices[0], [])
-    if _is_periodic(timeline) and len(starts_s) == left.shown:
+    if _is_periodic(timeline) and len(starts_s) == repeat.shown:
         spans = _by_lane(plan, timeline, starts_s)
-        periods = [period for period in range(1, left.period + 1) if left.period % period == 0]
+        periods = [period for period in range(1, repeat.period + 1) if repeat.period % period == 0]
         exactly, nearly = partial(_repeats, spans), partial(_nearly_repeats, by_device.values())
         for repeats, period in product((exactly, nearly), periods):
-            times_s = [starts_s[left.shown - 1 - back * period] for back in (2, 1, 0)]
+            times_s = [starts_s[repeat.shown - 1 - back * period] for back in (2, 1, 0)]
             if times_s[0] >= timeline.window_s[0] and repeats(times_s, period):
-                group = _group(plan, timeline, left, times_s, period)
-                if _keeps_up(group, left, timeline, issue_s, period):
+                group = _group(plan, timeline, repeat, times_s, period)
+                if _keeps_up(group, repeat, timeline, issue_s, period):
                     return group
-    raise NotRepeatedError(plan)
+    return None
 
 
 def _steps(timeline: Timeline) -> int:
@@ -117,14 +109,14 @@ def _is_periodic(timeline: Timeline) -> bool:
     return timeline.settled and abs(end_s - begin_s - steps * timeline.step_s) <= 4 * steps * EQUAL * end_s
 
 
-def _starts(left: LeftOut, timeline: Timeline) -> dict[str, list[float]]:
+def _starts(repeat: Repeat, timeline: Timeline) -> dict[str, list[float]]:
     """By device, when it begins each microbatch in the last step of the window."""
     end_s = timeline.window_s[1]
     last = max(span.period for span in timeline.spans if abs(span.end_s - end_s) <= EQUAL * end_s)
     starts_s: dict[str, dict[int, float]] = defaultdict(dict)
     for span in timeline.spans:
         if span.period == last and span.phase == FORWARD:
-            starts_s[span.device].setdefault(span.microbatch % left.shown, span.start_s)
+            starts_s[span.device].setdefault(span.microbatch, span.start_s)
     return {device: [own[number] for number in sorted(own)] for device, own in starts_s.items()}
 
 
@@ -175,7 +167,7 @@ def _repeats(lanes: Mapping[tuple[str, str], Sequence[Span]], times_s: Sequence[
     return True
 
 
-def _group(plan: Plan, timeline: Timeline, left: LeftOut, times_s: Sequence[float], period: int) -> Group:
+def _group(plan: Plan, timeline: Timeline, repeat: Repeat, times_s: Sequence[float], period: int) -> Group:
     _, start_s, end_s = times_s
     within = replace(
         timeline,
@@ -183,10 +175,10 @@ def _group(plan: Plan, timeline: Timeline, left: LeftOut, times_s: Sequence[floa
         step_s=end_s - start_s,
         spans=tuple(span for span in timeline.spans if span.end_s > start_s and span.start_s < end_s),
     )
-    return Group(plan, within, left.count / period)
+    return Group(plan, within, repeat.count / period)
 
 
-def _keeps_up(group: Group, left: LeftOut, timeline: Timeline, issue_s: Sequence[Mapping[str, float]], period: int) -> bool:
+def _keeps_up(group: Group, repeat: Repeat, timeline: Timeline, issue_s: Sequence[Mapping[str, float]], period: int) -> bool:
     """Whether what runs ahead of the others takes no longer for a group than the group does."""
     most_s = group.seconds * (1 + EQUAL)
     if any(sum(own.get(task, 0.0) for task in group.tasks) > most_s for own in issue_s):
@@ -194,5 +186,5 @@ def _keeps_up(group: Group, left: LeftOut, timeline: Timeline, issue_s: Sequence
     fetching = _fetching(group.plan)
     copying_s: dict[tuple[str, str], float] = defaultdict(float)
     for span in {span.task: span for span in timeline.spans if span.task in fetching}.values():
-        copying_s[span.device, span.lane] += (span.end_s - span.start_s) * period / (left.shown + left.count)
+        copying_s[span.device, span.lane] += (span.end_s - span.start_s) * period / (repeat.shown + repeat.count)
     return all(seconds <= most_s for seconds in copying_s.values())

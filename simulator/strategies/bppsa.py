@@ -82,7 +82,7 @@ class _Drafts:
     """Plans of one job at different levels."""
 
     def __init__(self, job: Job, machine: Machine, options: Options, costs: PlanCosts | None):
-        self._job, self._machine, self._options = job.in_few(0), machine, options  # drafts need all microbatches
+        self._job, self._machine, self._options = job.planned(compact=False), machine, options  # drafts need all microbatches
         self._device = machine.devices[0]
         self._devices = devices_of(machine, options.devices, NAME) if options.devices > 1 else (self._device.name,)
         self._cut = self._cut_by(costs) if options.devices > 1 else None

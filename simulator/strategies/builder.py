@@ -23,6 +23,7 @@ from simulator.plan.bodies.opcall import ATTENTION, CAST, ListedOp, OpCall, OpLi
 from simulator.plan.bodies.update import STATE, Update, state_shape
 from simulator.plan.fusion import fused
 from simulator.plan.plan import Plan
+from simulator.plan.repeat import with_omitted
 from simulator.plan.task import (
     BACKWARD,
     BUFFER,
@@ -35,8 +36,8 @@ from simulator.plan.task import (
     Value,
 )
 from simulator.plan.tensors import PlanTensors, contiguous, merged
+from simulator.strategies.compact import omitted
 from simulator.strategies.copy_values import CopyValues, Placement
-from simulator.strategies.few import in_turn, with_left_out
 from simulator.strategies.options import AnyOptions, Gradients, option_values
 from traces.errors import Code, SchedcastError
 
@@ -77,13 +78,12 @@ def _added(parts: Sequence[Operand], write: Operand) -> list[ListedOp]:
 class Share:
     """The samples of a step that tasks work on: the microbatches `numbers` of `parts` equal parts of the batch.
 
-    `left_out`: how many more microbatches a copy of the model works on, which its plan omits (`strategies.few`), and how many in a row
-    repeat.
+    `omitted`: how many more microbatches the copy of the model works on, which its plan omits (`strategies.compact`).
     """
 
     parts: int
     numbers: range
-    left_out: tuple[int, int] = (0, 1)
+    omitted: int = 0
 
 
 class PlanBuilder(CopyValues):
@@ -112,8 +112,8 @@ class PlanBuilder(CopyValues):
         """
         parts = share.parts if share is not None else job.accumulate
         graph = graph or job.graph(job.batch // parts, parts, division=division)
-        left_out = in_turn(job, len(graph.ops)) if share is None else 0
-        self.share = share = share or Share(parts, range(parts - left_out), (left_out, 1))
+        without = omitted(job, len(graph.ops)) if share is None else 0
+        self.share = share = share or Share(parts, range(parts - without), without)
         if len(share.numbers) > FEW_PARTS and len(share.numbers) * len(graph.ops) > MOST_TASKS:
             raise SchedcastError(
                 f"{len(share.numbers):,} microbatches make more than {MOST_TASKS:,} tasks in a step; choose fewer, larger ones"
@@ -499,12 +499,18 @@ class PlanBuilder(CopyValues):
             semantics=notes,
             classes=classes,
         )
-        return self.with_left_out(plan)
+        return self.with_omitted(plan)
 
-    def with_left_out(self, plan: Plan) -> Plan:
-        """The plan with the inputs of the omitted microbatches."""
-        count, period = self.share.left_out
-        return with_left_out(plan, count, len(self.microbatches), period)
+    def with_omitted(self, plan: Plan) -> Plan:
+        """The plan with what it says of the omitted microbatches, which repeat the one before the last."""
+        if not self.share.omitted:
+            return plan
+        begins: dict[int, int] = {}
+        for position, task in enumerate(plan.tasks):
+            if task.phase == FORWARD:
+                begins.setdefault(task.microbatch, position)
+        before, last = self.microbatches[-2:]
+        return with_omitted(plan, plan.tasks[begins[before] : begins[last]], self.share.omitted, len(self.microbatches))
 
     def _task(self, index: int, microbatch: int, stream: int, instead: Mapping[str, str | Operand], lag: int, action: str) -> Task:
         op: Op = self.graph.ops[index]

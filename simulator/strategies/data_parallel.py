@@ -5,7 +5,6 @@ the order in which backward completes them, and each bucket is reduced while bac
 parameters. DeePa calls this image parallelism. Batch-norm uses separate statistics on every device.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +21,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Task
 from simulator.plan.tensors import merged
 from simulator.strategies.builder import Kept, PlanBuilder, Share, kept_by
-from simulator.strategies.few import MOST_TASKS, in_turn
+from simulator.strategies.compact import folds, omitted
 from simulator.strategies.layout import Layout
 from simulator.strategies.options import Fetch, Gradients, Overlap, Portion, Update, Urgent
 from simulator.strategies.turbodl import in_replica
@@ -122,35 +121,20 @@ def portion(job: Job, machine: Machine, options: Options) -> Portion:
     return Portion(len(machine.devices), job.accumulate, held=1.0, sums=True)
 
 
-def folds(fold: str, job: Job, machine: Machine, most_devices: float = math.inf, per_replica: int = 1, tasks: int = 0) -> bool:
-    """Whether one device represents all devices of a plan (`Options.fold`), which a library's collectives allow.
-
-    `most_devices`: with more, it does, however few tasks there are. `per_replica`: the devices that divide a replica's microbatches.
-    `tasks`: those of a plan of all devices; 0: if each runs the ops of its replica.
-    """
-    if fold != "auto":
-        return fold == "on"
-    if not machine.library:
-        return False
-    parts = len(machine.devices) // per_replica * job.accumulate
-    tasks = tasks or len(machine.devices) * job.accumulate * len(job.graph(job.batch // parts, parts).ops)
-    return len(machine.devices) > most_devices or tasks > MOST_TASKS
-
-
-def replica_builders(job: Job, layout: Layout, kept: Kept = "freed", fold: str = "off") -> list[PlanBuilder]:
+def replica_builders(job: Job, layout: Layout, kept: Kept = "freed", fold: str = "off", first: int = 1) -> list[PlanBuilder]:
     """A builder for each device that the plan has, of replicas that work on equally many microbatches.
 
-    `kept`: as in `PlanBuilder`. `fold`: whether microbatches may be omitted (`few.leaves_out`).
+    `kept`: as in `PlanBuilder`. `fold`, `first`: as in `compact.omitted`.
     """
     devices, division = layout.devices, layout.division
     parts, each = job.accumulate * layout.replicas, division.devices
-    left_out = in_turn(job, len(devices) * len(job.graph(job.batch // parts, parts).ops), fold)
-    own = job.accumulate - left_out
+    without = omitted(job, len(job.graph(job.batch // parts, parts).ops), fold, first) if len(devices) == 1 else 0
+    own = job.accumulate - without
     return [
         PlanBuilder(
             job,
             device,
-            share=Share(parts, range(i // each * own, (i // each + 1) * own), (left_out, 1)),
+            share=Share(parts, range(i // each * own, (i // each + 1) * own), without),
             suffix=f"@{device}" if i else "",
             kept=kept,
             division=division if each == division.experts == 1 else division.of(i),

@@ -23,7 +23,8 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.plan.tensors import merged
 from simulator.strategies.builder import kept_by
-from simulator.strategies.data_parallel import check_replicas, folds, interleaved, replica_builders, whole_counts
+from simulator.strategies.compact import folds
+from simulator.strategies.data_parallel import check_replicas, interleaved, replica_builders, whole_counts
 from simulator.strategies.layout import Layout
 from simulator.strategies.options import Count, Fetch, Gradients, Least, Portion, SequenceParallel, TensorDegree, option_values
 from simulator.strategies.zero.shards import Gathered, Shards, Sums
@@ -154,7 +155,11 @@ class ShardedReplicas:
         self.job, self.machine, self.options, self.layout = job, machine, options, layout
         whole = options.gradients == "held" and layout.size > 1  # parameters are gathered, and gradients summed, all at once
         kept = kept_by(options.gradients, layout.replicas, sharded=layout.size > 1)
-        self.builders = replica_builders(job, layout, kept, options.fold)
+        parts, fold, first = job.accumulate * layout.replicas, options.fold, 1
+        if options.shard not in ("0", "1"):  # sums are added to those of the first microbatch, and gathers go on into the next one
+            units = Units(NAME, job.graph(job.batch // parts, parts)).weights
+            fold, first = fold if len(units) > options.prefetch + 1 else "off", 2
+        self.builders = replica_builders(job, layout, kept, fold, first)
         self.graph = self.builders[0].graph
         #: By device and op of the first device's graph, that op in its own: those that divide tokens lack some.
         self._same = [_same_ops(self.graph, builder.graph) for builder in self.builders]
@@ -198,7 +203,7 @@ class ShardedReplicas:
             semantics=notes | self.builders[0].graph_notes(several=True) | self.layout.semantics,
             classes=self.layout.classes,
         )
-        return self.builders[0].with_left_out(plan)
+        return self.builders[0].with_omitted(plan)
 
     def _division(self) -> str:
         """How layers are divided, and which kinds of ops with products every device runs on whole tensors because they cannot be

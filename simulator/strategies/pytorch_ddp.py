@@ -22,8 +22,8 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, COLLECTIVE, Operand, Task, Value
 from simulator.plan.tensors import contiguous, part
 from simulator.strategies.builder import COPY, PlanBuilder, Share
+from simulator.strategies.compact import omitted
 from simulator.strategies.data_parallel import check_replicas, interleaved, sum_counts
-from simulator.strategies.few import in_turn
 from simulator.strategies.layout import Layout
 from simulator.strategies.pytorch import called_once, own_graph, with_views
 from simulator.strategies.zero.units import shaped
@@ -77,18 +77,18 @@ def layout_of(strategy: str, job: Job, machine: Machine) -> Layout:
     return Layout(machine, devices, folded=machine.devices[0].kind == "gpu")
 
 
-def own_builders(job: Job, layout: Layout) -> list[PlanBuilder]:
-    """A builder of the user's loop for each device that the plan has."""
+def own_builders(job: Job, layout: Layout, first: int = 1) -> list[PlanBuilder]:
+    """A builder of the user's loop for each device that the plan has. `first`: as in `compact.omitted`."""
     count = layout.replicas
     graph = own_graph(job, job.accumulate * count)
-    left_out = in_turn(job, len(layout.devices) * len(graph.ops))
-    own = job.accumulate - left_out
+    without = omitted(job, len(graph.ops), first=first) if len(layout.devices) == 1 else 0
+    own = job.accumulate - without
     return [
         PlanBuilder(
             job,
             device,
             graph,
-            Share(job.accumulate * count, range(at * own, (at + 1) * own), (left_out, 1)),
+            Share(job.accumulate * count, range(at * own, (at + 1) * own), without),
             suffix=f"@{device}" if at else "",
         )
         for at, device in enumerate(layout.devices)

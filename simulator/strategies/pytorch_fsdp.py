@@ -68,7 +68,7 @@ class _Loop:
     """The loop of all devices, or of the first as representative."""
 
     def __init__(self, job: Job, machine: Machine, layout: Layout):
-        self.job, self.layout, self.builders = job, layout, own_builders(job, layout)
+        self.job, self.layout, self.builders = job, layout, own_builders(job, layout, first=2)
         self.graph = self.builders[0].graph
         self.units = Units(NAME, self.graph, rest=ROOT)
         #: A CPU has no streams: the thread that computes waits for each collective.
@@ -102,7 +102,7 @@ class _Loop:
             semantics=notes | self.builders[0].graph_notes(several=True) | self.layout.semantics,
             classes=self.layout.classes,
         )
-        return self.builders[0].with_left_out(plan)
+        return self.builders[0].with_omitted(plan)
 
     def _pass(self, m: int) -> None:
         """Forward and backward of a microbatch, each of which gathers all units and sums their gradients."""

@@ -139,23 +139,28 @@ def _on_machine(name: str, plan: PlanFunction, uses_costs: bool) -> PlanFunction
     @wraps(plan)
     def on_machine(job: Job, machine: Machine, costs: PlanCosts | None, options: Any) -> Plan:
         job = job.on(machine.devices[0].kind)
-        key = (name, options, job.autocast, machine.layout, job.few)
+        key = (name, options, job.autocast, machine.layout, job.compact)
         before = job.plans.get(key)
         if before is not None and not uses_costs:
             return before
         _check_size(name, job, options)
         made = over_links(plan(job, machine, costs, options), machine)
         _check_counts(name, made)
-        if (tasks := len(made.every_task)) > MOST_TASKS:
-            raise SchedcastError(
-                f"{name}: {tasks:,} tasks in a step on {len(made.devices)} devices, more than the {MOST_TASKS:,} that can be simulated in a"
-                " minute; choose fewer devices or microbatches"
-            )
+        require_simulated(name, len(made.every_task), len(made.devices))
         if made != before:
             job.plans[key] = before = made
         return before
 
     return on_machine
+
+
+def require_simulated(name: str, tasks: int, devices: int) -> None:
+    """Raise SchedcastError if a plan has more tasks than can be simulated in a minute."""
+    if tasks > MOST_TASKS:
+        raise SchedcastError(
+            f"{name}: {tasks:,} tasks in a step on {devices} devices, more than the {MOST_TASKS:,} that can be simulated in a minute;"
+            " choose fewer devices or microbatches"
+        )
 
 
 def _check_size(name: str, job: Job, options: Any) -> None:
@@ -165,7 +170,7 @@ def _check_size(name: str, job: Job, options: Any) -> None:
         raise SchedcastError(
             f"{name}: --batch {job.batch} does not divide into {parts:,} microbatches; choose at most {job.batch}", Code.BATCH
         )
-    if not job.few and parts > FEW_PARTS and parts * len(job.graph(max(1, job.batch // parts), parts).ops) > MOST_TASKS:
+    if not job.compact and parts > FEW_PARTS and parts * len(job.graph(max(1, job.batch // parts), parts).ops) > MOST_TASKS:
         raise SchedcastError(f"{name}: {parts:,} microbatches make more than {MOST_TASKS:,} tasks in a step; choose fewer, larger ones")
 
 
@@ -259,7 +264,7 @@ def _following(plan: PlanFunction, path: str) -> PlanFunction:
 
     @wraps(plan)
     def following(job: Job, machine: Machine, costs: PlanCosts | None, options: Any) -> Plan:
-        return order_csv.followed(plan(job.in_few(0), machine, costs, options), machine, order, path)
+        return order_csv.followed(plan(job.planned(compact=False), machine, costs, options), machine, order, path)
 
     return following
 
@@ -285,9 +290,9 @@ def _going_on(plan: PlanFunction, text: str, shared: Mapping[str, str] | None) -
 
     @wraps(plan)
     def going_on(job: Job, machine: Machine, costs: PlanCosts | None, options: Any) -> Plan:
-        first = plan(job.in_few(0), machine, costs, options)
+        first = plan(job.planned(compact=False), machine, costs, options)
         placed = getattr(own_options, "placement", None) == "" and first.semantics.get("placement")
-        then = other.plan(job.in_few(0), machine, costs, replace(own_options, placement=placed) if placed else own_options)
+        then = other.plan(job.planned(compact=False), machine, costs, replace(own_options, placement=placed) if placed else own_options)
         if first.earlier or then.earlier:
             raise SchedcastError(f"{(first if first.earlier else then).strategy} is a run of two plans already; drop {THEN}={text}")
         if first.semantics.get(_COMPARED) != then.semantics.get(_COMPARED):

@@ -98,7 +98,7 @@ def answers_of(request: JobRequest, *only: str) -> Answers:
 def editor_of(asked: Asked) -> ScheduleEditor:
     """The editor of a strategy's plan, with all its microbatches. Raises SchedcastError if there is no such plan."""
     own = required(predicted(asked))
-    whole = own.plan.left_out is None
+    whole = own.plan.repeat is None
     plan = own.plan if whole else plan_of(asked.job, asked.text, asked.target, dict(asked.settings))
     return ScheduleEditor(plan, own.machine)
 

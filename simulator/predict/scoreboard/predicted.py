@@ -14,7 +14,7 @@ from simulator.engine.scenario import GRAPH, Scenario
 from simulator.machine.machine import HOST, Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, UPDATE
-from simulator.predict.forecast import Forecast, forecast_of
+from simulator.predict.forecast import Forecast, forecast
 from simulator.predict.forecast import plan_of as planned
 from simulator.predict.scoreboard.rows import Row
 from simulator.predict.search.setup import Setup
@@ -38,9 +38,9 @@ def target_of(row: Row) -> Target:
     return preset_target(row.job, row.machine, 1 if row.strategy == "pytorch" else None, mode=row.mode)
 
 
-def plan_of(row: Row, target: Target, few: int = 0) -> Plan:
-    """The plan of a row. `few`: as in `planned.plan_of`."""
-    plan = planned(row.job, row.strategy, target, few=few)
+def plan_of(row: Row, target: Target, compact: bool = False) -> Plan:
+    """The plan of a row. `compact`: as in `Job`."""
+    plan = planned(row.job, row.strategy, target, compact=compact)
     if row.mode == GRAPH:
         plan = replace(plan, strategy=PYTORCH_GRAPH)  # the kernels of the same loop, its counts of steps on the host included
     if not row.updates:
@@ -51,7 +51,7 @@ def plan_of(row: Row, target: Target, few: int = 0) -> Plan:
 def predicted(row: Row, target: Target | None = None) -> Forecast:
     """The forecast of a row. Raises SchedcastError if the model cannot be captured, or the step does not suit the machine."""
     chosen = target or target_of(row)
-    return forecast_of(lambda few: plan_of(row, chosen, few), chosen)
+    return forecast(plan_of(row, chosen, compact=True), chosen)
 
 
 def family_of(plan: Plan) -> str:

@@ -1,7 +1,6 @@
 """One candidate of a search: planned, bounded, and simulated unless its bound shows that it cannot win."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from math import hypot
 from typing import Any
 
@@ -14,7 +13,7 @@ from simulator.engine.utilization import planned_mfu
 from simulator.machine.machine import Machine
 from simulator.model.job import GraphArguments
 from simulator.predict.discrepancy import shipped_speedup_discrepancy, speedup_accuracy
-from simulator.predict.forecast import Forecast, forecast_of, plan_of
+from simulator.predict.forecast import Forecast, forecast, plan_of
 from simulator.predict.intervals import Interval, Sensitivity, WeightedSensitivity, factors, most, step_interval
 from simulator.predict.search.bound import DEPENDENCIES, Bound, lower_bound, together, work_bound
 from simulator.predict.search.least import Least, least_of
@@ -164,8 +163,7 @@ def evaluate(setup: Setup, text: str, most_s: float | None = None, least: Least 
     try:
         text, setup = setup.of(text)
         target = setup.target
-        planned = partial(plan_of, setup.job, text, target, setup.shared)
-        plan = planned(1)
+        plan = plan_of(setup.job, text, target, setup.shared, compact=True)
         running = target.running(plan)
         if most_s is not None:
             held = _checked(most([least_bytes(part, running.machine) for part in plan.sequence]), running.machine)
@@ -175,13 +173,12 @@ def evaluate(setup: Setup, text: str, most_s: float | None = None, least: Least 
         begun = begun.model_copy(update={"bound": bound, "work_s": bound.step_s})
         if prunes(bound.step_s, most_s):
             return begun
-        if plan.left_out is None:  # else this bound is that of the microbatches that the plan shows
+        if plan.repeat is None:  # else this bound is that of the microbatches that the plan shows
             bound = together([(count, lower_bound(scenario)) for count, scenario in parts])
         begun = begun.model_copy(update={"bound": bound})
         if prunes(bound.step_s, most_s):
             return begun
-        predicted = forecast_of(lambda few: plan if few == 1 else planned(few), target)
-        return begun.model_copy(update={"simulated": _simulated(predicted)})
+        return begun.model_copy(update={"simulated": _simulated(forecast(plan, target))})
     except SchedcastError as error:
         return begun.refused(error)
 

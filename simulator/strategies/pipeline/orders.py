@@ -1,6 +1,8 @@
 """GPipe: all forwards, then all backwards. "GPipe: Efficient Training of Giant Neural Networks" (Huang et al., 2019)."""
 
-from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD, Action, Schedule
+from collections.abc import Sequence
+
+from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD, Action, Schedule, linear
 
 
 def gpipe_order(stages: int, microbatches: int) -> Schedule:
@@ -45,15 +47,24 @@ def _rank(stage: int, warm_up: int, microbatches: int) -> tuple[Action, ...]:
     return tuple(actions)
 
 
-# Schedules with representative microbatches, for predictions (`strategies.few`).
+# Schedules with representative microbatches, for predictions (`strategies.compact`).
 
 
-def with_few(schedule: Schedule, rounds: int) -> Schedule:
+def with_few(schedule: Schedule) -> Schedule:
     """A schedule without the microbatches in the middle that repeat others; the same schedule if it does not repeat itself there.
 
-    It repeats itself if each rank, in the middle of its actions, runs those of the microbatch that is earlier by the number of ranks.
-    `rounds` of these repetitions are retained, and two more microbatches.
+    It repeats itself if each rank, in the middle of its actions, runs those of the microbatch that is earlier by the number of ranks. At
+    least two of these rounds are retained, until all ranks repeat one at the same time (`repeated`), and two more microbatches.
     """
+    for rounds in range(2, schedule.microbatches // len(schedule.ranks)):
+        few = _in_rounds(schedule, rounds)
+        if few is schedule or repeated(linear(few), few):
+            return few
+    return schedule
+
+
+def _in_rounds(schedule: Schedule, rounds: int) -> Schedule:
+    """A schedule in which each rank repeats itself so many times, and not more often; the same schedule if there is none."""
     period, total = len(schedule.ranks), schedule.microbatches
     starts, removed = [], total
     for actions in schedule.ranks:
@@ -74,6 +85,22 @@ def with_few(schedule: Schedule, rounds: int) -> Schedule:
         after = actions[first + each * removed :]
         ranks.append((*actions[:first], *(action._replace(microbatch=action.microbatch - removed) for action in after)))
     return Schedule(tuple(ranks))
+
+
+def repeated(actions: Sequence[Action], schedule: Schedule) -> tuple[Sequence[Action], Sequence[Action]] | None:
+    """The actions from the last round of microbatches on that does the same as the round before, and those behind that round, if any.
+
+    `actions`: those of the schedule in one order. What the first microbatch does does not count, since the others add to its gradients, nor
+    what the update of a stage follows.
+    """
+    period = len(schedule.ranks)
+    count = len(actions) * period // schedule.microbatches
+    last = {action.stage: position for position, action in enumerate(actions)}
+    for begin in reversed(range(count, min(last.values()) - count + 1)):
+        pairs = zip(actions[begin - count : begin], actions[begin : begin + count], strict=True)
+        if all(one.microbatch and _is_later(one, other, period) for one, other in pairs):
+            return actions[begin:], actions[begin + count :]
+    return None
 
 
 def _is_later(action: Action, other: Action, microbatches: int) -> bool:

@@ -14,21 +14,21 @@ from simulator.model.division.local import COLLECTIVES
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
+from simulator.plan.repeat import with_omitted
 from simulator.plan.task import Task
-from simulator.strategies.builder import MOST_TASKS, PlanBuilder, kept_by
-from simulator.strategies.data_parallel import folds
-from simulator.strategies.few import ROUNDS, leaves_out, with_left_out
+from simulator.strategies.builder import MOST_TASKS, PlanBuilder, Share, kept_by
+from simulator.strategies.compact import folds, omits
 from simulator.strategies.layout import Layout
 from simulator.strategies.options import Count, Gradients, Portion, SequenceParallel, TensorDegree
 from simulator.strategies.pipeline import grid_csv
 from simulator.strategies.pipeline.alike import PLANNED, may_copy, planned, with_copies
 from simulator.strategies.pipeline.cut import Cut
 from simulator.strategies.pipeline.granularity import by_action
-from simulator.strategies.pipeline.orders import with_few
+from simulator.strategies.pipeline.orders import repeated, with_few
 from simulator.strategies.pipeline.partition import balanced, begun, between_blocks, units
 from simulator.strategies.pipeline.pipeline import Pipeline, at_once
 from simulator.strategies.pipeline.replicas import Replicas
-from simulator.strategies.pipeline.schedule import FORWARD, Action, Schedule, linear
+from simulator.strategies.pipeline.schedule import AGAIN, FORWARD, Action, Schedule, linear
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
 
@@ -272,7 +272,7 @@ def op_seconds(job: Job, machine: Machine, costs: PlanCosts | None, graph: Train
     """Return the predicted seconds of each op of the graph on one of the machine's devices."""
     from simulator.engine.costs.model import CostModel  # here, so that listing and checking strategies does not load numpy
 
-    build = PlanBuilder(job, machine.devices[0].name, graph)
+    build = PlanBuilder(job, machine.devices[0].name, graph, share=Share(job.accumulate, range(1)))
     computing = [index for index, op in enumerate(graph.ops) if op.body.target not in COLLECTIVES]
     draft = build.plan("draft", build.ops(computing), StageOptions())
     seconds = [0.0] * len(graph.ops)
@@ -409,7 +409,16 @@ def scheduled(
             plan = by_action(plan, runs=not (folded or left_out))
         if extent.alike:
             plan = with_copies(plan, everything)
-        return with_left_out(plan, left_out, schedule.microbatches, len(schedule.ranks))
+        if left_out and (rounds := repeated(everything, schedule)):
+            begin, end = (_begin(plan, actions) for actions in rounds)
+            plan = with_omitted(plan, plan.tasks[begin:end], left_out, schedule.microbatches, len(schedule.ranks))
+        return plan
+
+
+def _begin(plan: Plan, actions: Sequence[Action]) -> int:
+    """The position of the first task of these actions, of which some may have none. A repeated forward belongs to its backward."""
+    own = {str(each) for action in actions for each in (action, *([action._replace(kind=AGAIN)] if action.kind != FORWARD else []))}
+    return next(position for position, task in enumerate(plan.tasks) if task.action in own)
 
 
 class _Extent(NamedTuple):
@@ -432,8 +441,8 @@ def _extent(name: str, job: Job, machine: Machine, options: DrainingOptions, sch
     if by_stage and degree > 1 and not folded:
         raise SchedcastError(f"{name}: granularity=stage with tp={degree} goes with fold=on only; give that too")
     whole = schedule
-    if leaves_out(job, whole.microbatches, every, options.fold):
-        schedule = with_few(whole, ROUNDS[job.few])
+    if (folded or replicas_of(options) == 1) and omits(job, whole.microbatches, every, options.fold):
+        schedule = with_few(whole)
     few = schedule.microbatches < whole.microbatches
     shown, most = count * schedule.microbatches * ops, count * MOST_OPS
     coarse = by_stage or (folded and every > most) or (few and degree == 1 and shown > most)

@@ -12,12 +12,11 @@ from simulator.engine.utilization import planned_mfu
 from simulator.model.job import Job
 from simulator.plan.editor.order import Order
 from simulator.plan.json import dump, load
-from simulator.plan.plan import Plan
 from simulator.plan.task import FORWARD
-from simulator.predict.forecast import Forecast, answer, forecast, forecast_of, plan_of
-from simulator.predict.repeated import NEARLY, NotRepeatedError, repeated_group
+from simulator.predict.forecast import Forecast, answer, forecast, plan_of
+from simulator.predict.repeated import NEARLY, repeated_group
 from simulator.predict.target import Target, preset_target
-from simulator.strategies import few
+from simulator.strategies import compact
 from simulator.strategies.pipeline.grid_csv import schedule_of
 from tests.support import models
 from tests.support.applicable import core_groups
@@ -33,23 +32,18 @@ THOROUGH = pytest.mark.thorough
 
 @pytest.fixture(autouse=True)
 def _however_small(monkeypatch):
-    """Plans of few tasks leave out microbatches, too."""
-    monkeypatch.setattr(few, "MOST_TASKS", 0)
+    """Plans of few tasks omit microbatches, too."""
+    monkeypatch.setattr(compact, "MOST_TASKS", 0)
 
 
 def both(text: str, job: Job, target: Target) -> tuple[Forecast, Forecast]:
     """The forecasts of the plans with few and with all microbatches."""
-
-    def planned(wanted: int) -> Plan:
-        assert wanted, "the microbatches that are shown do not repeat themselves"
-        return plan_of(job, text, target, few=wanted)
-
-    return forecast_of(planned, target), forecast(plan_of(job, text, target), target)
+    return forecast(plan_of(job, text, target, compact=True), target), forecast(plan_of(job, text, target), target)
 
 
 def check_same(shown: Forecast, whole: Forecast) -> None:
     """Everything that is said of a step is the same; an interval nearly, where several lanes are as long as the step."""
-    assert shown.plan.left_out is not None
+    assert shown.plan.repeat is not None, "the microbatches that are shown do not repeat themselves"
     assert len(shown.plan.tasks) < len(whole.plan.tasks)
     assert shown.timeline.step_s == pytest.approx(whole.timeline.step_s, rel=1e-9)
     assert shown.memory_bytes == whole.memory_bytes
@@ -111,7 +105,7 @@ def test_a_cpu_and_a_graph():
 def test_a_plan_says_what_it_shows_and_does_not_run():
     machine = core_groups(2)
     job = Job(CHAIN, 40, accumulate=20)
-    plan = plan_of(job, "baseline", Target.of(CostModel(machine)), few=1)
+    plan = plan_of(job, "baseline", Target.of(CostModel(machine)), compact=True)
     assert plan.semantics["shown"] == "4 of 20 microbatches are shown; those between do the same"
     assert plan.microbatches == 4
     assert load(dump(plan)) == plan
@@ -121,7 +115,7 @@ def test_a_plan_says_what_it_shows_and_does_not_run():
         with refuses(Code.PLAN, "4 of 20 microbatches"):
             write(plan)
     whole = plan_of(job, "baseline", Target.of(CostModel(machine)))
-    assert (whole.left_out, whole.microbatches) == (None, 20)
+    assert (whole.repeat, whole.microbatches) == (None, 20)
 
 
 @pytest.mark.parametrize(
@@ -132,14 +126,14 @@ def test_steps_that_grow_with_each_microbatch_or_are_short_have_all_of_them(text
     """GPipe holds the activations of all microbatches."""
     machine = core_groups(2)
     job = Job(CHAIN, 2 * microbatches, accumulate=microbatches)
-    assert plan_of(job, text, Target.of(CostModel(machine)), few=1).microbatches == microbatches
+    assert plan_of(job, text, Target.of(CostModel(machine)), compact=True).microbatches == microbatches
 
 
 def test_a_step_below_the_limit_has_all_its_tasks(monkeypatch):
-    monkeypatch.setattr(few, "MOST_TASKS", 20_000)
+    monkeypatch.setattr(compact, "MOST_TASKS", 20_000)
     machine = core_groups(2)
     job = Job(CHAIN, 40, accumulate=20)
-    assert answer(job, "baseline", Target.of(CostModel(machine))).plan.left_out is None
+    assert answer(job, "baseline", Target.of(CostModel(machine))).plan.repeat is None
 
 
 def test_groups_are_nearly_alike_unless_a_device_falls_behind():
@@ -147,33 +141,28 @@ def test_groups_are_nearly_alike_unless_a_device_falls_behind():
     job = Job(DECODER, 40, 4096, "adamw", precision="mixed")
     target = preset_target(job, "8xh200")
     machine, model = target.machine, target.costs
-    plan = plan_of(job, "1f1b:stages=2,microbatches=20,fold=on", target, few=1)
+    plan = plan_of(job, "1f1b:stages=2,microbatches=20,fold=on", target, compact=True)
     timeline = simulate(plan, machine, model.resolve(plan), pair_multipliers=model.pair_multipliers)
     group = repeated_group(plan, timeline, [])
 
     def falls_behind(share: float) -> Timeline:
-        late_s = {
-            span: share * group.seconds * (span.microbatch % plan.left_out.shown) if span.device == plan.devices[-1] else 0.0
-            for span in timeline.spans
-        }
+        late_s = {span: share * group.seconds * span.microbatch if span.device == plan.devices[-1] else 0.0 for span in timeline.spans}
         return replace(timeline, spans=tuple(replace(span, start_s=span.start_s + s, end_s=span.end_s + s) for span, s in late_s.items()))
 
     assert repeated_group(plan, falls_behind(NEARLY / 2), []).seconds == group.seconds
-    with pytest.raises(NotRepeatedError):
-        repeated_group(plan, falls_behind(2 * NEARLY), [])
+    assert repeated_group(plan, falls_behind(2 * NEARLY), []) is None
     without = tuple(span for span in timeline.spans if span.device != plan.devices[0] or span.phase != FORWARD)
-    with pytest.raises(NotRepeatedError):
-        repeated_group(plan, replace(timeline, spans=without), [])
+    assert repeated_group(plan, replace(timeline, spans=without), []) is None
 
 
 @THOROUGH
-def test_a_step_that_does_not_get_into_its_pace_is_planned_with_all():
+def test_a_step_that_does_not_get_into_its_pace_is_written_out():
     """The host issues the tasks of a microbatch in nearly the time that they take: stage after stage, GPUs catch up with it for long."""
     job = Job("lm:form=llama,layers=2,d_model=64,heads=4,kv_heads=2,ffn=96,vocab=100", 24, 16, precision="mixed")
     target = preset_target(job, "8xh200")
     text = "1f1b:stages=4,fold=on,microbatches=24"
-    plan = plan_of(job, text, target, few=1)
-    assert plan.left_out.shown < 24
-    with pytest.raises(NotRepeatedError, match="do not repeat the planned ones"):
-        forecast(plan, target)
-    assert answer(job, text, target).plan.left_out is None
+    plan = plan_of(job, text, target, compact=True)
+    assert plan.repeat.shown < 24
+    predicted = forecast(plan, target)
+    assert predicted.plan.repeat is None
+    assert predicted.timeline.step_s == pytest.approx(forecast(plan_of(job, text, target), target).timeline.step_s, rel=1e-9)

@@ -230,6 +230,6 @@ def test_copies_of_a_job_have_the_factory_that_it_was_given():
     """Which may be of a model that its name does not lead to."""
     job, other = Job("lenet5", 4), Job("tests/support/mlp.py:make", 4).factory
     job.__dict__["factory"] = other
-    copies = [job.varied(accumulate=2), job.varied(checkpoint="full"), job.with_seed(1), job.on("gpu"), job.in_few(1)]
+    copies = [job.varied(accumulate=2), job.varied(checkpoint="full"), job.with_seed(1), job.on("gpu"), job.planned(compact=True)]
     assert all(copy.factory is other for copy in copies)
     assert job.varied(accumulate=2).graph().parameters == Job("tests/support/mlp.py:make", 4, accumulate=2).graph().parameters
