@@ -23,7 +23,7 @@ from simulator.plan.tensors import merged
 from simulator.strategies.builder import Kept, PlanBuilder, Share, kept_by
 from simulator.strategies.compact import folds, omitted
 from simulator.strategies.layout import Layout
-from simulator.strategies.options import Fetch, Gradients, Overlap, Portion, Update, Urgent
+from simulator.strategies.options import Fetch, Fold, Gradients, Overlap, Portion, Update, Urgent
 from simulator.strategies.turbodl import in_replica
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
@@ -66,9 +66,7 @@ class Options:
     streams: Literal["one", "turbodl"] = "one"
     """Each device computes on one stream, or on TurboDL's: dX, dW and dB of a layer concurrently, the critical path first."""
     fetch: Fetch = True
-    fold: Literal["auto", "on", "off"] = "auto"
-    """Plan one representative device, and representative microbatches if there are more than 6: only for predictions; auto: if there would
-    be more than 20,000 tasks."""
+    fold: Fold = "auto"
     gradients: Gradients = "freed"
     """Held gradients of the last backward are added from buckets."""
 

@@ -26,7 +26,7 @@ from simulator.strategies.builder import kept_by
 from simulator.strategies.compact import folds
 from simulator.strategies.data_parallel import check_replicas, interleaved, replica_builders, whole_counts
 from simulator.strategies.layout import Layout
-from simulator.strategies.options import Count, Fetch, Gradients, Least, Portion, SequenceParallel, TensorDegree, option_values
+from simulator.strategies.options import Count, Fetch, Fold, Gradients, Least, Portion, SequenceParallel, TensorDegree, option_values
 from simulator.strategies.zero.shards import Gathered, Shards, Sums
 from simulator.strategies.zero.units import Units
 from traces.errors import Code, SchedcastError
@@ -69,9 +69,8 @@ class Options:
     reshard: bool = True
     """Free a unit's gathered parameters after forward, and gather them again for backward; off: keep them. Stages 1 and 2 keep them."""
     fetch: Fetch = True
-    fold: Literal["auto", "on", "off"] = "auto"
-    """Plan one representative device, and representative microbatches if there are more than 6: only for predictions; auto: one device if
-    there are more than 8 devices or 20,000 tasks, and representative microbatches if there would be more than 20,000 tasks."""
+    fold: Fold = "auto"
+    """More than 8 devices are enough for one to be planned."""
     gradients: Gradients = "freed"
     """With stage 1, held gradients are summed whole after the last backward, and all parameters are gathered together."""
 

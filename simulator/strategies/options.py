@@ -52,6 +52,13 @@ TensorDegree = Annotated[
 SequenceParallel = Annotated[bool, About("With tp, divide the ops between the products by tokens (sequence parallelism).")]
 Overlap = Annotated[bool, About("Sum the gradients of replicas while backward runs; off: after backward.")]
 Fetch = Annotated[bool, About("Copy each device's part of the batch from the host; off: the part is on the device already.")]
+Fold = Annotated[
+    Literal["auto", "on", "off"],
+    About(
+        "Plan one device for all that do the same, and some microbatches for more than 6 that do the same: only for predictions; auto: if"
+        " there would be more than 20,000 tasks."
+    ),
+]
 Urgent = Annotated[bool, About("Sum first the gradients of the parameters that the next forward uses first.")]
 UpdateStream = Annotated[bool, About("Run updates on a second stream, concurrently with the rest of backward.")]
 

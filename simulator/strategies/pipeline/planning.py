@@ -19,7 +19,7 @@ from simulator.plan.task import Task
 from simulator.strategies.builder import MOST_TASKS, PlanBuilder, Share, kept_by
 from simulator.strategies.compact import folds, omits
 from simulator.strategies.layout import Layout
-from simulator.strategies.options import Count, Gradients, Portion, SequenceParallel, TensorDegree
+from simulator.strategies.options import Count, Fold, Gradients, Portion, SequenceParallel, TensorDegree
 from simulator.strategies.pipeline import grid_csv
 from simulator.strategies.pipeline.alike import PLANNED, may_copy, planned, with_copies
 from simulator.strategies.pipeline.cut import Cut
@@ -83,9 +83,7 @@ class DrainingOptions(StageOptions):
     """The number of devices with each stage, each in a separate pipeline for its part of the batch; gradients are summed over them."""
     tp: TensorDegree = 1
     sp: SequenceParallel = True
-    fold: Literal["auto", "on", "off"] = "auto"
-    """Plan one representative replica, and representative microbatches if there are more than 6: only for predictions; auto: if there would
-    be more than 20,000 tasks."""
+    fold: Fold = "auto"
     shard: Literal["0", "1"] = "0"
     """The stage of ZeRO over a stage's replicas: 1 shards optimizer state; parameters are gathered at the start of the step."""
     gradients: Gradients = "freed"
