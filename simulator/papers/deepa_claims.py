@@ -1,6 +1,6 @@
 """The DeePa paper's claims, judged from predicted steps and the networks' best configurations. Networks go by the paper's names."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
 import numpy as np
@@ -77,11 +77,16 @@ def _over_frameworks(name: str, steps: Networks, rivals: Sequence[str], printed:
 
 
 def two_workers_cheapest(costs: Sequence[LayerCost]) -> Check:
-    """Judge: two workers by channel are the cheapest for fc6."""
-    ordered = sorted(costs, key=lambda cost: cost.total_s)
-    said = "; ".join(f"{cost.configuration} {1e3 * cost.total_s:.1f} ms" for cost in ordered[:4])
-    figures = {f"total_s of {cost.configuration}": cost.total_s for cost in costs}
-    return claim("fc6").judged(ordered[0].configuration == Configuration(c=2), said, figures)
+    """Judge: two workers by channel are the cheapest for fc6; and if sums of gradients took no time."""
+    own = claim("fc6")
+
+    def judged(seconds: Mapping[Configuration, float]) -> Check:
+        ordered = sorted(seconds, key=seconds.__getitem__)
+        said = "; ".join(f"{each} {1e3 * seconds[each]:.1f} ms" for each in ordered[:4])
+        return own.judged(ordered[0] == Configuration(c=2), said, {f"total_s of {each}": value for each, value in seconds.items()})
+
+    totals = {cost.configuration: cost.total_s for cost in costs}
+    return own.beside(judged(totals), judged({cost.configuration: cost.total_s - cost.update_s for cost in costs}))
 
 
 def of_configurations(divided: Found) -> Iterator[Check]:
@@ -121,19 +126,24 @@ def _images_in_convolutions(own: Divided | None) -> Check:
 
 
 def _few_for_linear(known: Mapping[str, Divided]) -> Check:
-    """Judge: linear layers use model parallelism on few GPUs."""
-    chosen = {
-        f"{name} {own.network.layers[layer].name}": own.best[layer]
-        for name, own in known.items()
-        for layer in range(len(own.best))
-        if own.is_linear(layer)
-    }
-    if not chosen:
-        return claim("linear layers").unjudged()
-    most = _FEW * max(len(own.machine.devices) for own in known.values())
-    holds = all(c.replicas == 1 and c.workers <= most for c in chosen.values())
-    said = "; ".join(f"{name} {configuration}" for name, configuration in chosen.items())
-    return claim("linear layers").judged(holds, said, {name: c.workers for name, c in chosen.items()})
+    """Judge: linear layers use model parallelism on few GPUs; and if sums of gradients took no time."""
+    own_claim = claim("linear layers")
+    most = _FEW * max((len(own.machine.devices) for own in known.values()), default=0)
+
+    def judged(update: float) -> Check:
+        chosen = {
+            f"{name} {own.network.layers[layer].name}": each
+            for name, own in known.items()
+            for layer, each in enumerate(search.cheapest_of(own.repaired, update))
+            if own.is_linear(layer)
+        }
+        if not chosen:
+            return own_claim.unjudged()
+        holds = all(c.replicas == 1 and c.workers <= most for c in chosen.values())
+        said = "; ".join(f"{name} {configuration}" for name, configuration in chosen.items())
+        return own_claim.judged(holds, said, {name: c.workers for name, c in chosen.items()})
+
+    return own_claim.beside(judged(1.0), judged(0.0))
 
 
 def _four_for_last_of_vgg(own: Divided | None) -> Check:
@@ -293,8 +303,13 @@ def of_clusters(node: Networks, nodes: Networks, slower: Sequence[Slower]) -> It
         gains = {network: gains_over(each, frameworks) for network, each in reduced.items()}
         cases = "; ".join(f"{network} {least:.2f} to {most:.2f}x" for network, (least, most) in gains.items() if least and most)
         yield _over_frameworks(name, own, frameworks, published(name), cases=cases or "not predicted")
-    gains = {name: (gains_over(node[name], FRAMEWORKS)[1], gains_over(nodes[name], (TENSORFLOW_NODES, IMAGE))[1]) for name in node}
-    yield claim("gain by nodes").each(gains)
+    by_nodes = claim("gain by nodes")
+
+    def on_both(text: str) -> dict[str, tuple[float | None, ...]]:
+        pairs = ((node, FRAMEWORKS), (nodes, (TENSORFLOW_NODES, IMAGE)))
+        return {name: tuple(gains_over(own[name], frameworks, text)[1] for own, frameworks in pairs) for name in node}
+
+    yield by_nodes.beside(*(by_nodes.each(on_both(text)) for text in (DEEPA, IMAGE)))
     by_image = {name: (over_best(own),) for name, own in node.items() if name == "VGG-16"}
     yield claim("image parallelism on P100").each(by_image)
     yield as_fast_as_asynchronous(node)
@@ -309,9 +324,14 @@ def as_fast_as_asynchronous(node: Networks) -> Check:
 def of_large_networks(divided: Found, large: Found, steps: Networks, more: Networks) -> Iterator[Check]:
     """Judge what ImageNet-22K adds to the bytes and steps of image parallelism and of DeePa, and how many times less DeePa moves."""
     pairs = {n: (own, wide) for n, own in divided.items() if isinstance(own, Divided) and isinstance(wide := large.get(n), Divided)}
-    for rival, chosen in (("image", attrgetter("image")), ("DeePa", attrgetter("best"))):
-        added = {n: wide.paper_bytes(chosen(wide)) - own.paper_bytes(chosen(own)) for n, (own, wide) in pairs.items()}
-        yield claim(f"ImageNet-22K, {rival}").each({name: (value, value / 1e6) for name, value in added.items()})
+
+    def added(chosen: Callable[[Divided], Sequence[Configuration]]) -> dict[str, tuple[float, float]]:
+        more = {n: wide.paper_bytes(chosen(wide)) - own.paper_bytes(chosen(own)) for n, (own, wide) in pairs.items()}
+        return {name: (value, value / 1e6) for name, value in more.items()}
+
+    yield claim("ImageNet-22K, image").each(added(attrgetter("image")))
+    best = claim("ImageNet-22K, DeePa")
+    yield best.beside(*(best.each(added(attrgetter(chosen))) for chosen in ("best", "image")))
     ratios = {name: (wide.paper_bytes(wide.image) / wide.paper_bytes(wide.best),) for name, (_, wide) in pairs.items()}
     yield claim("ImageNet-22K, ratio").each(ratios)
     slower = {n: tuple(ratio(figure(more[n][text]), figure(own[text])) for text in (TENSORFLOW, DEEPA)) for n, own in steps.items()}

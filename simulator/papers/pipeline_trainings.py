@@ -84,19 +84,25 @@ class Trained:
 
 def of_trainings(tables: Mapping[str, Table]) -> tuple[Check, ...]:
     """Judge what trainings decide, with or without the `tables` of the trainings, by name."""
-    lenet, resnet, mixed = (_drops(tables[name]) if name in tables else {} for name in ("lenet", "resnet", "hybrid"))
+    lenet, relu, resnet, mixed = (_drops(tables[name]) if name in tables else {} for name in ("lenet", "factors", "resnet", "hybrid"))
     small = {f"{2 * len(placement) + 2} stages": (drop,) for (name, placement), drop in lenet.items() if name == "stale"}
+    deepest = {2 * len(placement) + 2: drop for (name, placement), drop in relu.items() if name == "stale" and placement[:1] == (1,)}
     stale = {placement: drop for (name, placement), drop in resnet.items() if name == "stale"}
     increasing = {placement[-1]: drop for placement, drop in stale.items() if placement[:1] == (3,)}
     alike = {f"after layer {last}": (drop, stale[last,], abs(drop - stale[last,])) for last, drop in increasing.items() if (last,) in stale}
     hybrid = {str(where): (drop, mixed.get(("stale", where))) for (name, where), drop in mixed.items() if name == "hybrid"}
     by_stages = PAPER.claim("drop by stages")
     return (
-        PAPER.claim("small network").each(small),
+        PAPER.claim("small network").each(small, relu=_stages(deepest)),
         by_stages.trend([*increasing.items()]) if increasing else by_stages.unjudged(),
         PAPER.claim("share decides").each(alike),
         PAPER.claim("hybrid").each(hybrid),
     )
+
+
+def _stages(drops: Mapping[int, float]) -> str:
+    """Drops of accuracy by the number of stages, in words."""
+    return ", ".join(f"{count} stages {drop:.1%}" for count, drop in sorted(drops.items())) or "was not trained"
 
 
 def _drops(table: Table) -> dict[tuple[str, tuple[int, ...]], float]:

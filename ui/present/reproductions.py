@@ -23,7 +23,7 @@ from traces.documents.reproduction import Figure as FigureOfPaper
 from traces.documents.reproduction import Table as TableOfPaper
 from traces.files import check_writable
 from ui.present import labels
-from ui.present.blocks import Block, Figure, Group, Headline, Note, Section, Sentences, Table, first_and_last
+from ui.present.blocks import Block, Figure, Group, Note, Section, Sentences, Table, first_and_last
 from ui.present.blocks import markdown as in_markdown
 from ui.present.labels import source_words
 from ui.present.validations import folded, job_words, validation_cells, validation_table
@@ -83,8 +83,9 @@ def holding_words(paper: Paper) -> str:
     if not judged:
         return ""
     words = [f"{count['holds']} of {judged} claims hold"]
-    words += [f"{count['other']} more hold, but not by the paper's mechanism"] * bool(count["other"])
-    words += [f"{count['identity']} are identities"] * bool(count["identity"])
+    others, identities = count["other"], count["identity"]
+    words += [f"{others} more {'holds' if others == 1 else 'hold'}, but not by the paper's mechanism"] * bool(others)
+    words += [f"{identities} {'is an identity' if identities == 1 else 'are identities'}"] * bool(identities)
     return f"{'; '.join(words)}."
 
 
@@ -92,7 +93,7 @@ def blocks(paper: Paper, linked: bool = False) -> list[Block]:
     """The finding, the claims, and, folded, tables; charts, measurements and notes. `linked`: whether pictures are next to the page."""
     address = paper.reference.rpartition(" ")[2]
     return [
-        *([Headline(paper.finding)] if paper.finding else []),
+        *([Sentences([paper.finding], listed=False, style="bold", mark="")] if paper.finding else []),
         Note(paper.reference, address if address.startswith("https://") else ""),
         Sentences(about_words(paper), listed=False, mark=""),
         *([Group("What the paper claims", [_claims(paper.checks)])] if paper.checks else []),
@@ -103,12 +104,11 @@ def blocks(paper: Paper, linked: bool = False) -> list[Block]:
     ]
 
 
-def _claims(checks: Sequence[Check]) -> Table:
-    """A claim in each row; in a terminal, in some lines."""
+def _claims(checks: Sequence[Check]) -> Sentences:
+    """Each claim with its verdict, above its figures. Their texts are too long for the columns of `claim_cells`, except in Markdown."""
     claims, figures = zip(*map(check_words, checks), strict=True)
     styles = {number: "yellow" for number, check in enumerate(checks) if check.verdict != "holds"}
-    rows = [{**claim_cells(check), "why not": check.reason or units.NONE} for check in checks]
-    return Table(rows, set(rows[0]), narrow=Sentences(claims, styles=styles, below=figures))
+    return Sentences(claims, styles=styles, below=figures)
 
 
 def claim_cells(check: Check) -> dict[str, str]:
@@ -212,8 +212,14 @@ def _value(value: float | None, unit: str) -> str:
 
 
 def check_words(check: Check) -> tuple[str, str]:
-    """The claim with its verdict, then the figures: published, predicted, and with the mechanism off; and why the claim does not hold."""
-    parts = {"Published": check.published, "Predicted": check.said, "Executed": check.executed, "Mechanism off": check.without}
+    """The claim with its verdict, then what the paper credits and the figures, and why the claim does not hold."""
+    parts = {
+        "Credited": check.mechanism,
+        "Published": check.published,
+        "Predicted": check.said,
+        "Executed": check.executed,
+        "Mechanism off": check.without,
+    }
     figures = "; ".join(f"{name.lower() if number else name}: {text}" for number, (name, text) in enumerate(parts.items()) if text)
     verdict = VERDICTS[check.verdict]
     return f"{verdict}: {check.claim}", f"{figures}." + (f" Why not: {check.reason}." if check.reason else "")

@@ -332,7 +332,11 @@ class _Layer:
         """`written_by`: the backward tasks by what they write."""
         layer = f"recurrent layer {task.layer!r}"
         if task.body.target == _WITHOUT_RULE:
-            raise SchedcastError(f"bppsa: {layer} is an LSTM, which has no Jacobian rule; expected nn.RNN or nn.GRU", Code.MODEL)
+            raise SchedcastError(
+                f"bppsa: {layer} is an LSTM, whose state is a pair (h, c): its Jacobians, twice as wide, have no rule yet; expected"
+                " nn.RNN or nn.GRU",
+                Code.MODEL,
+            )
         self._args = json.loads(task.body.args)
         self._task, self._cell = task, _CELLS[task.body.target]
         outputs, last = (None if self._args[place] is None else self._operand(place) for place in (0, 1))

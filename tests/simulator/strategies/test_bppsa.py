@@ -325,7 +325,7 @@ def test_the_level_of_layers_is_the_one_predicted_fastest(two_cores):
             recurrent("lstm8"),
             "",
             Code.MODEL,
-            "recurrent layer 'recurrent' is an LSTM, which has no Jacobian rule; expected nn.RNN or nn.GRU",
+            r"recurrent layer 'recurrent' is an LSTM, whose state is a pair \(h, c\): its Jacobians, twice as wide, have no rule yet",
         ),
         (
             recurrent("read_at_all_steps"),

@@ -79,10 +79,8 @@ def test_what_is_kept_is_shown_with_its_claims(start):
     app = start()
     assert not app.exception
     assert "1 of 2 claims hold" in words_of(app)
-    claims, table = (frame.value for frame in app.dataframe)
-    assert list(claims["claim"]) == ["it is faster", "always", "on phones"]
-    assert list(claims["verdict (what the paper credits)"]) == ["holds", "does not hold", "cannot be judged"]
-    assert list(table["net"]) == ["alexnet"]
+    assert "does not hold: always" in words_of(app)
+    assert list(app.dataframe[0].value["net"]) == ["alexnet"]
 
 
 @pytest.mark.thorough
@@ -94,7 +92,7 @@ def test_what_comes_with_the_package_is_shown_until_something_is_kept(start):
     words = words_of(app)
     assert "These are the predictions that come with this version" in words
     assert "What gains here are waits of the host" in words
-    assert "the speed-up rises with the optimizer's share of the step (BF one stream)" in list(app.dataframe[0].value["claim"])
+    assert "holds, but not by this mechanism: the speed-up rises with the optimizer's share of the step (BF one stream)" in words
     assert len(app.get("plotly_chart")) == 4
     keep("fusion")
     app.run()

@@ -44,7 +44,7 @@ def test_a_verdict_says_by_what_a_claim_holds():
     paper = Paper(
         name="p", title="P", reference="r", machine="h100", setting="s", shares=None, tables=(), checks=(by_it, by_another, counted)
     )
-    assert reproductions.holding_words(paper) == ("1 of 2 claims hold; 1 more hold, but not by the paper's mechanism; 1 are identities.")
+    assert reproductions.holding_words(paper) == "1 of 2 claims hold; 1 more holds, but not by the paper's mechanism; 1 is an identity."
     assert [each.verdict for each in Reproduction(papers=(paper,)).claims] == ["holds", "other", "identity"]
 
 
