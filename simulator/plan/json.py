@@ -155,6 +155,8 @@ def _faults(plan: Plan) -> Iterator[str]:
     if (repeat := plan.repeat) is not None:
         if min(repeat.times, repeat.shown, repeat.period) < 1 or not repeat.inputs.keys() <= plan.storages.keys():
             yield "what repeats is not of its microbatches"
+        if not {*repeat.tasks} <= {task.name for task in plan.tasks}:
+            yield "tasks that it does not have repeat"
         if any(name not in plan.storages for names in repeat.inputs.values() for name in names):
             yield "it omits inputs without a storage"
     if plan.largest_lag > _LARGEST_LAG or plan.largest_lag * len(plan.tasks) > _MOST_LAGGING:

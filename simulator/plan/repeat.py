@@ -294,6 +294,8 @@ class _Course:
         fetched = [(task, self.place(task.writes[0].value)) for task in tasks if fetches(task)]
         behind = {task.name: self._behind_most(place) for task, place in fetched if place is not None}
         first, second = ([task for task, _ in fetched if behind.get(task.name) == at] for at in (-1, 0))
+        if len(first) != len(second):
+            raise _differing("what fetches inputs", "what fetches the next ones")
         grown = [self.learn(a, b) for a, b in zip(first, second, strict=True)]
         every: list[Task] = []
         for task in tasks:
@@ -347,6 +349,8 @@ def _value_after(a: Value, b: Value, steps: int) -> Value:
 
     source = b.source
     if a.source is not None and source is not None:
+        if len(a.source.views) != len(source.views):
+            raise _differing(a.name, b.name)
         views = (replace(y, args=text(x.args, y.args)) for x, y in zip(a.source.views, source.views, strict=True))
         source = replace(source, views=tuple(views))
     return replace(b, name=text(a.name, b.name), storage=text(a.storage, b.storage), source=source)

@@ -9,6 +9,10 @@ Devices that divide layers run collectives within an action, some dozen in each 
 one waits for the op before it, and the next op for it. So an action runs its ops first, then all collectives of one kind and size as one
 task, and its last op at the end. If ops run concurrently with collectives (those between a collective and the first op that reads its
 result), equally many run concurrently with the one task that represents these.
+
+What that costs in accuracy, in twelve plans for 16 H100s (decoders of 8 layers, 512 and 2,048 wide; 2 or 4 stages, with and without divided
+layers): steps are 12 % shorter to 2 % longer than those of plans of single ops, most where hosts limit them, and the peak of memory is 2 %
+lower to 10 % higher.
 """
 
 from collections import defaultdict

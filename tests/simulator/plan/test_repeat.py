@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.model.job import Job
+from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
 from simulator.plan.repeat import expand
 from simulator.plan.task import Task
@@ -14,7 +15,7 @@ from simulator.predict.target import Target, preset_target
 from simulator.strategies import compact
 from tests.support import models
 from tests.support.refusals import refuses
-from traces.errors import Code
+from traces.errors import Code, UnusableFileError
 
 LLAMA = "lm:form=llama,layers=2,d_model=16,heads=4,kv_heads=2,ffn=24,vocab=32"
 #: Strategies that run microbatches one after another.
@@ -136,6 +137,8 @@ def test_it_is_written_out_in_part():
 def test_tasks_that_do_not_repeat_others_are_refused():
     job = Job(LLAMA, 8 * 12, 8, accumulate=12)
     plan = plan_of(job, "baseline", preset_target(job, "h200"), compact=True)
+    with pytest.raises(UnusableFileError, match="tasks that it does not have repeat"):
+        load(dump(replace(plan, repeat=replace(plan.repeat, tasks=("no task",)))))
     tasks = [replace(task, stream=1) if task.name == plan.repeat.tasks[3] else task for task in plan.tasks]
     with refuses(Code.PLAN, "the microbatches of the plan do not repeat themselves: .*; use fold=off"):
         expand(replace(plan, tasks=tuple(tasks)))
