@@ -11,10 +11,10 @@ from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.strategies import stale_pipeline
-from simulator.strategies.in_turn import in_turn
 from simulator.strategies.options import option_values
 from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.planning import DrainingOptions, cut, microbatches_in, named, scheduled
+from simulator.strategies.runs import run_of
 from traces.errors import SchedcastError
 
 NAME = "hybrid-pipeline"
@@ -67,7 +67,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     then = _then(job, machine, costs, replace(options, placement=str(stale.semantics["placement"])), forward, backward)
     switch = options.before_switch
     semantics = dict(stale.semantics) | {"stale_iterations": switch, "then": options.then, "microbatches": then.semantics["microbatches"]}
-    return in_turn(NAME, [(stale, switch), (then, options.iterations - switch)], option_values(options), semantics)
+    return run_of(NAME, [(stale, switch), (then, options.iterations - switch)], option_values(options), semantics)
 
 
 def _then(

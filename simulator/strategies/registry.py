@@ -37,8 +37,8 @@ from simulator.plan.discovery import modules
 from simulator.plan.editor import order_csv
 from simulator.plan.plan import Plan
 from simulator.strategies.builder import FEW_PARTS, MOST_TASKS
-from simulator.strategies.in_turn import in_turn
 from simulator.strategies.options import AnyOptions, Portion, check, option_names, option_values, said
+from simulator.strategies.runs import run_of
 from traces.documents.comparison import BASELINE, PYTORCH_DDP, PYTORCH_FSDP
 from traces.errors import Code, SchedcastError, UnknownNameError
 
@@ -298,7 +298,7 @@ def _going_on(plan: PlanFunction, text: str, shared: Mapping[str, str] | None) -
         if first.semantics.get(_COMPARED) != then.semantics.get(_COMPARED):
             raise SchedcastError(f"{first.strategy} and {then.strategy} divide batch-norms differently; drop {THEN}={text}")
         semantics = dict(first.semantics) | {THEN: dict(then.semantics)}
-        return in_turn(first.strategy, [(first, switch), (then, iterations - switch)], dict(first.options) | {THEN: text}, semantics)
+        return run_of(first.strategy, [(first, switch), (then, iterations - switch)], dict(first.options) | {THEN: text}, semantics)
 
     return going_on
 

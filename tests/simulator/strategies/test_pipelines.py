@@ -28,10 +28,10 @@ from simulator.predict.forecast import forecast, plan_of
 from simulator.predict.target import Target
 from simulator.strategies import baseline, data_parallel
 from simulator.strategies.data_parallel import Options
-from simulator.strategies.in_turn import in_turn
 from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.schedule import FORWARD, Action, timed
 from simulator.strategies.pipeline.staleness import staleness
+from simulator.strategies.runs import run_of
 from tests.support import models
 from tests.support.jobs import job_of, planned
 from tests.support.pipeline_plans import costs, devices, plan_pipeline
@@ -48,7 +48,7 @@ JOB = Job(f"{models.__file__}:chain", 8)
 
 def test_a_later_plan_has_primes_but_for_what_is_carried():
     stale, plain = planned("stale-pipeline:placement=4", JOB, devices(2)), planned("gpipe:placement=4", JOB, devices(2))
-    plan = in_turn("both", [(stale, 2), (plain, 3)], {}, {})
+    plan = run_of("both", [(stale, 2), (plain, 3)], {}, {})
     plan.validate(devices(2))
     assert [own.iterations for own in plan.sequence] == [2, 3]
     assert [task.name for task in plan.tasks] == [f"{task.name}'" for task in plain.tasks]
@@ -61,7 +61,7 @@ def test_a_later_plan_has_primes_but_for_what_is_carried():
 
 def test_plans_that_carry_a_parameter_on_two_devices_cannot_follow_each_other():
     with refuses(Code.PLAN, "cannot go from gpipe to gpipe: .* is on .*:1 and on .*:0"):
-        in_turn("both", [(planned("gpipe:placement=2", JOB, devices(2)), 1), (planned("gpipe:placement=6", JOB, devices(2)), 1)], {}, {})
+        run_of("both", [(planned("gpipe:placement=2", JOB, devices(2)), 1), (planned("gpipe:placement=6", JOB, devices(2)), 1)], {}, {})
 
 
 # Values that go through the host's memory.

@@ -18,7 +18,7 @@ from simulator.plan.task import CARRIED_KINDS, Operand, Storage, Task, Value
 from traces.errors import Code, SchedcastError
 
 
-def in_turn(strategy: str, plans: Sequence[tuple[Plan, int]], options: Mapping[str, object], semantics: Mapping[str, object]) -> Plan:
+def run_of(strategy: str, plans: Sequence[tuple[Plan, int]], options: Mapping[str, object], semantics: Mapping[str, object]) -> Plan:
     """Return the plan of a run that follows each of `plans` of one job for its number of iterations (`Plan.earlier`).
 
     Parameters, buffers and optimizer state of one name are the same values in all plans, so a plan continues with those of the previous
