@@ -19,7 +19,7 @@ from calibrate.cuda.transfers import SIZES, measure_peers, measure_transfers
 from calibrate.numerics import reference
 from calibrate.testbed import Monitor, Progress, Testbed
 from calibrate.tiny_model import loop_costs
-from executors.cuda.backend import SEVERAL_GPUS_EAGER, CudaBackend
+from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import STALLED, Driver, GpuStalledError, Stream
 from executors.cuda.partitions import runnable_mode
 from executors.program import Backend
@@ -27,7 +27,6 @@ from executors.reference import Reference
 from executors.tensors import module_tensors
 from simulator.engine.costs.contention import concurrent_pairs, precisions
 from simulator.engine.costs.model import CostModel
-from simulator.engine.scenario import GRAPH
 from simulator.machine.machine import Machine
 from simulator.machine.presets import gpu_machine, together
 from simulator.model.built import Built
@@ -35,7 +34,7 @@ from simulator.model.job import DEFAULT, Job
 from simulator.model.user_code import brief, training_step
 from simulator.plan.plan import Plan
 from traces.documents.profile import LoopCosts, Profile, Stats
-from traces.errors import Code, SchedcastError
+from traces.errors import SchedcastError
 
 
 class GpuLoop:
@@ -147,9 +146,7 @@ class GpuTestbed(Testbed):
         `others` are the drivers of further GPUs, each of them a device. Costs are measured on the first GPU.
         """
         self.driver, self._partitions, self._others = driver, partitions, tuple(others)
-        if others and mode == GRAPH:
-            raise SchedcastError(f"--mode {mode}: {SEVERAL_GPUS_EAGER}", Code.DEVICES)
-        self.mode, self.mode_reason = runnable_mode(driver, mode, partitions)
+        self.mode, self.mode_reason = runnable_mode(driver, mode, partitions, others)
         self.precision = precision if precision in ("tf32", DEFAULT) else "fp32"
         self._effort, self._sizes, self._deadline_s, self._keep_samples = effort, transfer_sizes, deadline_s, keep_samples
         self._kernels = kernels or Sizes()

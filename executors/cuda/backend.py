@@ -25,17 +25,15 @@ class CudaBackend:
     def __init__(self, machine: Machine, driver: Driver, mode: str = EAGER, precision: str = "fp32", others: Sequence[Driver] = ()):
         """Devices of one memory are partitions of one GPU; plans may use the whole GPU, too. Each further memory is one of `others`.
 
-        If the driver cannot capture the work of several partitions in one graph, `mode` becomes eager; see `runnable_mode`.
-        Raises SchedcastError if a GPU cannot be split, if there are too few, and for graphs over several GPUs.
+        If the driver cannot capture the work of several partitions or GPUs in one graph, `mode` becomes eager; see `runnable_mode`.
+        Raises SchedcastError if a GPU cannot be split, and if there are too few.
         """
         if mode not in (EAGER, GRAPH):
             raise SchedcastError(f"unknown mode {mode!r}; expected {EAGER} or {GRAPH}")
         self.machine, self.driver = machine, driver
         self.places = _places(machine, (driver, *others))
         self._drivers = tuple(dict.fromkeys(place.driver for place in self.places.values()))
-        if len(self._drivers) > 1 and mode == GRAPH:
-            raise SchedcastError(f"--mode {mode}: {SEVERAL_GPUS_EAGER}", Code.DEVICES)
-        self.mode, _ = runnable_mode(driver, mode, len(machine.devices))
+        self.mode, _ = runnable_mode(driver, mode, len(machine.devices), self._drivers[1:])
         self._home = driver.stream() if len(self._drivers) > 1 else None
         draws = "keyed" if self.mode == EAGER else "stream"  # the host cannot seed between the nodes of a graph
         self.forms = Forms(True, draws, self._seed, capturable=True)
@@ -80,10 +78,6 @@ class CudaBackend:
                 name = own[0] if len(own) == 1 else self.machine.memory(own[0]).name
                 peaks[name] = max(0, driver.peak_bytes() - before[driver])
         return peaks
-
-
-#: Why no graph runs on several GPUs.
-SEVERAL_GPUS_EAGER = "several GPUs of one process run eagerly; drop it"
 
 
 def _places(machine: Machine, drivers: Sequence[Driver]) -> dict[str, Place]:

@@ -87,6 +87,18 @@ def captured(device: torch.device, stream: torch.cuda.Stream) -> Iterator[torch.
             raise
 
 
+@contextmanager
+def pool_on(device: torch.device) -> Iterator[torch.cuda.MemPool]:
+    """A pool of its own for what is allocated on `device` within the context. The memory returns to PyTorch when the pool is deleted.
+
+    A capture makes such a pool only for the GPU on which it begins.
+    """
+    with torch.cuda.device(device):
+        pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool, device):
+        yield pool
+
+
 def _abandon(graph: torch.cuda.CUDAGraph, pool: tuple[int, int], device: torch.device) -> None:
     """End a failed capture. Errors on the way are ignored, because the error that made the capture fail is the one to report."""
     with warnings.catch_warnings(action="ignore"):  # such as that the graph is empty

@@ -124,10 +124,11 @@ class Driver(Protocol):
     def event(self, timing: bool = False, external: bool = False) -> Event:
         """A new event. An `external` event that is recorded during a capture becomes a node of the graph, reached again in every replay."""
 
-    def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
+    def capture(self, stream: Stream, others: "Sequence[Driver]" = ()) -> AbstractContextManager[Graph]:
         """Within the context, work issued to `stream`, and to streams that wait for its events, is recorded in the graph and not run.
 
-        All other streams must be joined to `stream` by events before the context ends.
+        These may be streams of this GPU and of those of `others`. All other streams must be joined to `stream` by events before the context
+        ends.
         """
 
     def call_host(self, duration_s: float) -> None:

@@ -1,22 +1,25 @@
-"""Runs a plan on one GPU in CUDA graphs of several periods each, with an eager prologue and an eager drain.
+"""Runs a plan on the GPUs of one process in CUDA graphs of several periods each, with an eager prologue and an eager drain.
 
 A graph never overlaps itself, so with one period per graph a plan could not overlap successive iterations. The values that an iteration
 passes to later periods across the border between two graphs are stored in the tensors of the last eager iterations before the capture: a
 graph reads them at its start, and at its end it copies the values of its own last iterations into them.
+
+One graph contains the work of all GPUs: the streams of all lanes are forked from one and joined to it. What is done beside the plan's tasks
+on a GPU, such as these copies, is issued to a stream of that GPU, which is forked and joined in the same way.
 """
 
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby, pairwise
 
 import torch
 
 from executors.binding import Instance
-from executors.cuda.driver import Event, Graph
+from executors.cuda.driver import Event, Graph, Stream
 from executors.cuda.instrumented import EndMarks, run_instrumented, with_starts
 from executors.cuda.issue import fork, join
-from executors.cuda.program import EagerProgram, Placed, Site, copy_all
+from executors.cuda.program import EagerProgram, Pairs, Placed, Site, copy_all
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.program import AT_FIRST, WARM_UP, Start
 from simulator.engine.memory.over_time import across_border
@@ -48,7 +51,7 @@ class GraphProgram(EagerProgram):
         lag = self._compiled.dependencies.largest_lag
         if lag > unit:
             raise SchedcastError(f"{plan.strategy} works {lag} iterations behind, more than the {unit} of a graph; use --mode eager")
-        _check_draws(plan)
+        _check_draws(plan, len(self._drivers))
         self.unit = unit
         self._graph: Graph | None = None
         self._graph_rates: tuple[float | None, ...] = ()  # the learning rates that the graph has captured
@@ -57,14 +60,19 @@ class GraphProgram(EagerProgram):
         self._update_lags = sorted({task.lag for task in updates})
         self._graph_inputs: list[Placed] = []  # the inputs that the graph reads, by offset; empty if it reads the job's own inputs
         self._captured: dict[int, Instance] = {}  # the instances of the graph's own iterations, by offset from its first period
-        self._stacked: torch.Tensor | None = None  # the losses of one replay
+        self._stacked: list[tuple[list[int], torch.Tensor]] = []  # by GPU, the numbers of losses of one replay, and these losses
         self._border: dict[int, Instance] = {}  # earlier iterations that the graph reads, by age: periods before the graph's first one
         self._loss_offsets: list[int] = []  # the iterations of the losses, relative to the graph's first period
         self._graph_ends: list[Event] = []  # the ends of the graphs that have been launched and not waited for
         self._crossing = self._slots_across_border()
         if {self.binding.slot[name] for name in self._feeds.at_host} & {slot for slots in self._crossing.values() for slot in slots}:
             raise SchedcastError(f"{plan.strategy} fetches inputs of earlier iterations, which a CUDA graph cannot; use --mode eager")
-        self._main_stream = next(iter(self._streams.values()))  # graphs are captured from the first lane's stream and launched on it
+        #: A stream of each GPU. Graphs are captured from that of the first one, and launched on it.
+        self._gpu_streams: dict[torch.device, Stream] = {}
+        for stream in self._every_stream:
+            self._gpu_streams.setdefault(stream.device, stream)
+        self._main_stream = self._gpu_streams[self.driver.device]
+        self._device_of = {slot: self.binding.device(plan.values[n].device) for n, slot in self.binding.slot.items() if n in plan.values}
         self.driver.seed(seed)
 
     def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> ChunkTimes:
@@ -123,13 +131,14 @@ class GraphProgram(EagerProgram):
         driver.use(self._main_stream)
         feeds = [self._inputs if inputs is None else {**self._inputs, **self._feeds.place(inputs[i])} for i in range(graphs * self.unit)]
         self._wait()
+        driver.use(self._main_stream)
         begin = self._record_event()
         ends = self._graph_ends = []
         for number in range(graphs):
             if self._graph_inputs:
                 latest = ends[-1] if ends else begin
                 wait = partial(driver.wait_for, latest, self._overdue(driver.now_s()))
-                self._feeds.refill(self._graph_inputs, feeds[number * self.unit : (number + 1) * self.unit], wait)
+                self._feeds.refill(self._graph_inputs, feeds[number * self.unit : (number + 1) * self.unit], wait, self._copy)
             self._graph.replay()
             self._report_losses(self._period + number * self.unit)
             ends.append(self._record_event())
@@ -157,16 +166,19 @@ class GraphProgram(EagerProgram):
 
     def _capture(self, marks: EndMarks | None = None) -> Graph:
         """Capture `unit` periods from the current one on. With `marks` it is an instrumented graph, which is used for its times only."""
-        driver, first, streams = self.driver, self._period, list(self._streams.values())
+        driver, first, streams = self.driver, self._period, self._every_stream
         instances = {first - age: _copy_of(instance) for age, instance in self._border.items()}
         for period, instance in instances.items():
             instance.iteration = self._first_iteration + period
         issuer = self._new_issuer(first)
         driver.use(self._main_stream)
-        with driver.capture(self._main_stream) as graph:
+        with driver.capture(self._main_stream, self._drivers[1:]) as graph:
             if marks is not None:
                 marks.begin(self._main_stream)
             fork(driver, self._main_stream, streams)
+            for stream in self._gpu_streams.values():
+                if marks is not None and stream is not self._main_stream:
+                    marks.begin(stream)
             for period in range(first, first + self.unit):
                 instances[period] = Instance(self._first_iteration + period, len(self.binding.slot), [])
                 self._feeds.put(instances[period], self._graph_inputs[period - first] if self._graph_inputs else self._inputs)
@@ -175,7 +187,7 @@ class GraphProgram(EagerProgram):
             driver.use(self._main_stream)
             self._copy_to_border(instances, first + self.unit)
             losses = self._losses_of(instances, first)
-            offsets, stacked = [offset for offset, _ in losses], torch.stack([loss for _, loss in losses]) if losses else None
+            offsets, stacked = [offset for offset, *_ in losses], self._stack(losses)
         if marks is None:
             self._captured = {period - first: instances[period] for period in range(first, first + self.unit)}
             self._stacked, self._loss_offsets = stacked, offsets
@@ -213,15 +225,31 @@ class GraphProgram(EagerProgram):
 
     def _copy_to_border(self, instances: Mapping[int, Instance], end: int) -> None:
         """Copy the crossing values of the last iterations before period `end` to the tensors that the next replay reads."""
-        targets, sources = [], []
+        pairs: Pairs = {}
         for age, slots in self._crossing.items():
             latest, border = instances[end - age].slots, self._border[age].slots
             for slot in slots:
                 if latest[slot] is not None and latest[slot] is not border[slot]:
-                    targets.append(border[slot])
-                    sources.append(latest[slot])
-        if targets:
-            copy_all(targets, sources)
+                    pairs.setdefault(self._device_of.get(slot, self._main_stream.device), []).append((border[slot], latest[slot]))
+        self._copy(pairs)
+
+    def _copy(self, pairs: Pairs) -> None:
+        """Copy tensors into others, each pair on its GPU."""
+        self._on_gpus(pairs, lambda device: copy_all([target for target, _ in pairs[device]], [source for _, source in pairs[device]]))
+
+    def _on_gpus(self, devices: Iterable[torch.device], work: Callable[[torch.device], None]) -> None:
+        """Issue work for each of these GPUs to a stream of it, after all work on the main stream and before what follows there."""
+        main, devices = self._main_stream, list(devices)
+        streams = [self._gpu_streams[device] for device in devices]
+        if set(devices) - {main.device}:
+            fork(self.driver, main, streams)
+        for device, stream in zip(devices, streams, strict=True):
+            if stream is not main:
+                self.driver.use(stream)
+            work(device)
+            if stream is not main:
+                self.driver.use(main)
+        join(self.driver, streams, main)
 
     def _leave_border(self) -> None:
         """After replays: restore the instances of the last iterations, for the eager periods or the drain that come next."""
@@ -241,20 +269,45 @@ class GraphProgram(EagerProgram):
 
     # Losses.
 
-    def _losses_of(self, instances: Mapping[int, Instance], first: int) -> list[tuple[int, torch.Tensor]]:
-        """(iteration relative to the graph's first period, loss) of the losses that a graph computes, in order."""
+    def _stack(self, losses: Sequence[tuple[int, torch.device, torch.Tensor]]) -> list[tuple[list[int], torch.Tensor]]:
+        """By GPU, the numbers of its losses, and one tensor of them."""
+        stacked: list[tuple[list[int], torch.Tensor]] = []
+
+        def stack(device: torch.device) -> None:
+            numbers = [number for number, (_, own, _) in enumerate(losses) if own == device]
+            stacked.append((numbers, torch.stack([losses[number][2] for number in numbers])))
+
+        self._on_gpus(dict.fromkeys(device for _, device, _ in losses), stack)
+        return stacked
+
+    def _losses_of(self, instances: Mapping[int, Instance], first: int) -> list[tuple[int, torch.device, torch.Tensor]]:
+        """(iteration relative to the graph's first period, GPU, loss) of the losses that a graph computes, in order."""
         lags = {operand.value: task.lag for task in self.plan.tasks for operand in task.writes}
         offsets = [(period - lags[name], name) for period in range(self.unit) for name in self.plan.losses]
-        return [(offset, instances[first + offset].slots[self.binding.slot[name]]) for offset, name in offsets]
+        slots = self.binding.slot
+        return [(offset, self._device_of[slots[name]], instances[first + offset].slots[slots[name]]) for offset, name in offsets]
 
     def _report_losses(self, first: int) -> None:
-        """Copy one replay's losses out of the graph, on its stream."""
-        if self._stacked is None:
+        """Copy one replay's losses out of the graph, after it."""
+        if not self._stacked:
             return
-        losses, per_iteration = self._stacked.clone(), len(self.plan.losses)
+        losses: dict[int, torch.Tensor] = {}
+        by_gpu = {self._device_of_loss(numbers): (numbers, stacked) for numbers, stacked in self._stacked}
+
+        def copy(device: torch.device) -> None:
+            numbers, stacked = by_gpu[device]
+            losses.update(zip(numbers, stacked.clone(), strict=True))
+
+        self._on_gpus(by_gpu, copy)
+        per_iteration = len(self.plan.losses)
         for position in range(0, len(self._loss_offsets), per_iteration):
             iteration = self._first_iteration + first + self._loss_offsets[position]
-            self.losses[iteration] = tuple(losses[position : position + per_iteration])
+            self.losses[iteration] = tuple(losses[number] for number in range(position, position + per_iteration))
+
+    def _device_of_loss(self, numbers: Sequence[int]) -> torch.device:
+        """The GPU of the losses with these numbers among those of a replay."""
+        name = self.plan.losses[numbers[0] % len(self.plan.losses)]
+        return self._device_of[self.binding.slot[name]]
 
     # Task times.
 
@@ -300,9 +353,14 @@ def _copy_of(instance: Instance, without: Collection[int] = ()) -> Instance:
     return copy
 
 
-def _check_draws(plan: Plan) -> None:
-    """Raise SchedcastError if random numbers drawn in issue order would differ from those of the model."""
+def _check_draws(plan: Plan, gpus: int) -> None:
+    """Raise SchedcastError if random numbers drawn in issue order would differ from those of the model.
+
+    Every GPU has a generator of its own.
+    """
     draws = [task for task in plan.tasks if task.body.random]
+    if draws and gpus > 1:
+        raise SchedcastError(f"{plan.strategy} draws random numbers on {gpus} GPUs, which one CUDA graph cannot; use --mode eager")
     if len({task.lag for task in draws}) > 1 or [task.body.draw for task in draws] != sorted(task.body.draw for task in draws):
         raise SchedcastError(f"{plan.strategy} draws random numbers in an order of its own, which a CUDA graph cannot; use --mode eager")
 

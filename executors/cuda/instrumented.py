@@ -97,12 +97,13 @@ class EndMarks:
 
     def __init__(self, driver: Driver, every: int, offset: int):
         self._driver, self._every, self._offset = driver, every, offset
-        self._events: list[tuple[int, int, Event]] = []
-        self._begin = driver.event(timing=True, external=True)
+        self._events: list[tuple[int, int, torch.device, Event]] = []
+        self._begins: dict[torch.device, Event] = {}
 
     def begin(self, stream: Stream) -> None:
-        """Mark the graph's start, from which times are counted."""
-        self._begin.record(stream)
+        """Mark the graph's start, from which times are counted, on the stream's GPU, before any task."""
+        self._begins[stream.device] = event = self._driver.event(timing=True, external=True)
+        event.record(stream)
 
     def before(self, period: int, index: int, stream: Stream) -> None:
         """Do nothing. Starts follow from the ends of other tasks; see `with_starts`."""
@@ -111,11 +112,12 @@ class EndMarks:
         if index % self._every == self._offset:
             event = self._driver.event(timing=True, external=True)
             event.record(stream)
-            self._events.append((period, index, event))
+            self._events.append((period, index, stream.device, event))
 
     def read(self) -> dict[tuple[int, int], float]:
         """Seconds from the start of the latest replay to the end of each marked task, by (period, task)."""
-        return {(period, index): self._begin.elapsed_time(event) * 1e-3 for period, index, event in self._events}
+        begins = self._begins
+        return {(period, index): begins[device].elapsed_time(event) * 1e-3 for period, index, device, event in self._events}
 
 
 def run_instrumented(step_s: float, tasks: int, run_once: Callable[[int, int], tuple[float, dict]]) -> tuple[dict, float]:

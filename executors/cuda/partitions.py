@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from executors.cuda.driver import Driver, Partition
+from executors.cuda.driver import Driver, Partition, Place
 from executors.cuda.driver_api import first_line
 from executors.cuda.issue import fork, join
 from executors.kernels.nvrtc import compiled
@@ -137,50 +137,60 @@ def _overlap(partitions: Sequence[Partition], sms: Sequence[frozenset[int]], how
     return ""
 
 
-def runnable_mode(driver: Driver, mode: str, count: int) -> tuple[str, str]:
-    """The mode in which plans over `count` partitions run, and why it is not the requested `mode` (an empty string if it is).
+def runnable_mode(driver: Driver, mode: str, count: int, others: Sequence[Driver] = ()) -> tuple[str, str]:
+    """The mode in which plans over `count` partitions, or over the GPUs of `driver` and `others`, run.
 
-    A partition's streams belong to a separate context, and CUDA does not document whether one capture may contain streams of several
-    contexts. So this is tested once per number of partitions. If the driver refuses, all plans run eagerly: with one graph per partition
-    the host would have to wait wherever a task of one partition depends on another's.
+    Also returns why it is not the requested `mode`: an empty string if it is.
+
+    A partition's streams belong to a separate context, as a GPU's do, and CUDA does not document whether one capture may contain streams of
+    several contexts. So this is tested once per number of partitions, or of GPUs. If the driver refuses, all plans run eagerly: with one
+    graph for each the host would have to wait wherever a task of one depends on another's.
     """
-    if mode != GRAPH or count < 2:
+    if mode != GRAPH or (count < 2 and not others):
         return mode, ""
     known = _refusals.setdefault(driver, {})
-    if count not in known:
-        known[count] = one_graph_refusal(driver, driver.partitions(count))
-        if known[count]:
-            log.warning("%s", known[count])
-    return (EAGER, known[count]) if known[count] else (GRAPH, "")
+    number = -len(others) or count
+    if number not in known:
+        known[number] = one_graph_refusal(driver, () if others else driver.partitions(count), others)
+        if known[number]:
+            log.warning("%s", known[number])
+    return (EAGER, known[number]) if known[number] else (GRAPH, "")
 
 
-def one_graph_refusal(driver: Driver, partitions: Sequence[Partition]) -> str:
-    """Why one CUDA graph cannot contain work of all partitions; an empty string if it can.
+def one_graph_refusal(driver: Driver, partitions: Sequence[Partition], others: Sequence[Driver] = ()) -> str:
+    """Why one CUDA graph cannot contain work of all partitions, or of the GPUs of `driver` and `others`; an empty string if it can.
 
-    The graph must be captured, replay every partition's work, and keep it on the partition's SMs.
+    The graph must be captured, replay the work of all, and keep that of a partition on the partition's SMs.
     """
-    streams = [driver.stream(partition=partition) for partition in partitions]
+    places = [Place(driver, partition) for partition in partitions] or [Place(each) for each in (driver, *others)]
+    what = f"{len(places)} {'partitions' if partitions else 'GPUs'}"
+    streams = [place.stream() for place in places]
     try:
-        counts = _replayed_together(driver, streams)
-        reason = "" if counts == [2] * len(streams) else "its replay does not run the work of all partitions"
+        counts = _replayed_together(driver, streams, others)
+        reason = "" if counts == [2] * len(streams) else f"its replay does not run the work of all {what}"
     except RuntimeError as error:
         reason = first_line(error)
-    if not reason:
+    if not reason and partitions:
         try:
             reason = _overlap(partitions, driver.sm_ids_in_one_graph(streams), "in one graph")
         except SchedcastError as error:
             log.warning("the GPU's partitions could not be checked to be disjoint in one graph: %s", error)
     if not reason:
         return ""
-    return f"mode graph runs eagerly: one CUDA graph cannot contain the work of {len(partitions)} partitions ({reason})"
+    return f"mode graph runs eagerly: one CUDA graph cannot contain the work of {what} ({reason})"
 
 
-def _replayed_together(driver: Driver, streams: Sequence) -> list[int]:
+def _replayed_together(driver: Driver, streams: Sequence, others: Sequence[Driver]) -> list[int]:
     """Add 1 to a counter on each stream, eagerly and in one graph that is captured from the first stream. Returns the counters."""
     first = streams[0]
     driver.use(first)
-    counters = [torch.zeros(1, device=driver.device) for _ in streams]
-    driver.synchronize()
+    counters = [torch.zeros(1, device=stream.device) for stream in streams]
+
+    def wait() -> None:
+        for each in (driver, *others):
+            each.synchronize()
+
+    wait()
 
     def add() -> None:
         for stream, counter in zip(streams, counters, strict=True):
@@ -189,12 +199,12 @@ def _replayed_together(driver: Driver, streams: Sequence) -> list[int]:
         driver.use(first)
 
     add()  # a capture does not load kernels
-    driver.synchronize()
-    with driver.capture(first) as graph:
+    wait()
+    with driver.capture(first, others) as graph:
         fork(driver, first, streams)
         add()
         join(driver, streams, first)
     driver.use(first)
     graph.replay()
-    driver.synchronize()
+    wait()
     return [int(counter) for counter in counters]

@@ -28,6 +28,10 @@ Placed = Mapping[str, torch.Tensor]
 copy_all = torch._foreach_copy_
 
 
+#: By device, tensors to copy and what to copy into them.
+Pairs = dict[torch.device, list[tuple[torch.Tensor, torch.Tensor]]]
+
+
 class Feeds:
     """The fed values of one program."""
 
@@ -66,17 +70,22 @@ class Feeds:
         """Copies of the values, which `refill` can overwrite."""
         return {name: self._pinned(tensor) if name in self.at_host else tensor.clone() for name, tensor in placed.items()}
 
-    def refill(self, targets: Sequence[Placed], sources: Sequence[Placed], wait: Callable[[], None]) -> None:
+    def refill(
+        self, targets: Sequence[Placed], sources: Sequence[Placed], wait: Callable[[], None], on_gpus: Callable[["Pairs"], None]
+    ) -> None:
         """Copy the values of `sources` into those of `targets`, pair by pair.
 
-        Values in the GPU's memory are copied on the current stream. Values in host memory are copied by the host, after `wait`, which
-        returns when no task reads the targets any more.
+        `on_gpus` copies those in memories of GPUs. Values in host memory are copied by the host, after `wait`, which returns when no task
+        reads the targets any more.
         """
         pairs = [(name, tensor, source[name]) for target, source in zip(targets, sources, strict=True) for name, tensor in target.items()]
-        on_gpu = [(target, source) for name, target, source in pairs if name not in self.at_host]
+        on_gpu: Pairs = {}
+        for name, target, source in pairs:
+            if name not in self.at_host:
+                on_gpu.setdefault(self._device(self._values[name].device), []).append((target, source))
         on_host = [(target, source) for name, target, source in pairs if name in self.at_host]
         if on_gpu:
-            copy_all([target for target, _ in on_gpu], [source for _, source in on_gpu])
+            on_gpus(on_gpu)
         if on_host:
             wait()
         for target, source in on_host:
@@ -190,6 +199,7 @@ class EagerProgram(BoundPlan):
         self._streams = site.streams(plan)
         self._companions = site.companions(plan, self._streams)
         self._home = site.home
+        self._every_stream = list(dict.fromkeys((*self._streams.values(), *self._companions.values())))
         self._keep = tuple(name for name in keep if name in self.binding.slot)
         self._feeds = Feeds(self.binding, self._drivers)
         self._inputs = self._feeds.place(tensors)  # the job's own inputs

@@ -11,14 +11,14 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
 import torch
 
 from executors.cuda import driver_api, profiled
-from executors.cuda.capture import Workspaces, captured
+from executors.cuda.capture import Workspaces, captured, pool_on
 from executors.cuda.driver import Event, GpuFacts, Kernel, Partition
 from executors.cuda.driver_api import DriverApi, Streams, find_driver_api, first_line
 from executors.cuda.partitions import Probe
@@ -138,10 +138,14 @@ class TorchDriver:
         return torch.cuda.Event(enable_timing=timing, external=external)
 
     @contextmanager
-    def capture(self, stream: Any) -> Iterator[torch.cuda.CUDAGraph]:
+    def capture(self, stream: Any, others: Sequence[Any] = ()) -> Iterator[torch.cuda.CUDAGraph]:
         """See Driver. After an error within the context, the graph is empty, the GPU is usable, and the error is raised."""
-        with captured(self.device, stream) as graph:
-            self._workspaces.keep_for(graph)
+        with ExitStack() as stack:
+            pools = [stack.enter_context(pool_on(other.device)) for other in others]
+            graph = stack.enter_context(captured(self.device, stream))
+            graph.__dict__["pools"] = pools
+            for driver in (self, *others):
+                driver._workspaces.keep_for(graph)
             yield graph
 
     def call_host(self, duration_s: float) -> None:

@@ -157,6 +157,20 @@ def test_predicted_is_measured_on_several_gpus(count, limit):
 
 
 @pytest.mark.thorough
+def test_a_graph_over_several_gpus_is_predicted():
+    """What copies a graph's losses is not predicted, and little of these steps."""
+    times = replace(TIMES, cross_gap_s=0.0, least_s=3e-6, bytes_per_s=1e9, peer_bytes_per_s=2e8)
+    strategies = ["data-parallel:overlap=off", "1f1b", "model-parallel"]
+    with FakeGpus(2, times, SMALL) as gpus, few_repetitions():
+        testbed = open_testbed(gpus[0], "graph", others=gpus[1:])
+        outcome = validate(Job("lenet5", 8), strategies, {}, Profile(identity=testbed.identity), testbed)
+    assert (outcome.same_numbers, outcome.validation.mode) == (True, "graph")
+    assert [(row.status, row.shares.measured) for row in outcome.validation.results] == [("ok", 1.0)] * 4
+    errors = {row.strategy: row.error for row in outcome.validation.results}
+    assert all(abs(error) < 0.005 for error in errors.values()), errors
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(("mode", "periods", "gap_s"), [("eager", 1, 0.0), ("graph", 4, 1e-6)])
 def test_task_times_are_those_of_the_kernels(mode, periods, gap_s, measured):
     """Task times are merged from instrumented runs with events on some tasks. Kernels take 2 us; in a graph with the gap before.

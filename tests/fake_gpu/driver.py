@@ -221,12 +221,12 @@ class FakeGpu:
         return FakeEvent(self, timing, external)
 
     @contextmanager
-    def capture(self, stream: FakeStream) -> Iterator[FakeGraph]:
+    def capture(self, stream: FakeStream, others: Sequence["FakeGpu"] = ()) -> Iterator[FakeGraph]:
         """See Driver. `stream` is the current stream within the context."""
         if self.capture_now is not None:
             self.capture_now.fail("a capture during a capture")
         with self._outside():
-            graph, capture, before = FakeGraph(self), Capture(self, stream), self.current
+            graph, capture, before = FakeGraph(self), Capture(self, stream, (self, *others)), self.current
         self.capture_now, self.current = capture, stream
         try:
             yield graph
@@ -239,7 +239,8 @@ class FakeGpu:
         with self._outside():
             capture.end()
         graph.finish(capture)
-        self._graphs.add(graph)
+        for gpu in (self, *others):
+            gpu._graphs.add(graph)
 
     def call_host(self, duration_s: float) -> None:
         """See Driver. The host is busy only while it issues the call. The call touches no memory."""
@@ -449,16 +450,16 @@ class FakeGpu:
         writes = changed + [(of(t), t.numel() * t.element_size()) for t in call.allocated]
         touched = [(memory, Region.of(t), False) for (memory, _), t in zip(reads, call.reads, strict=True)]
         touched += [(memory, Region.of(t), True) for (memory, _), t in zip(writes, (*call.writes, *call.allocated), strict=True)]
-        work = Work(call.func, call.name, call.elements, reads if call.overwrites else reads + changed, writes, link, call.kind)
+        route = None if target is None else (self.number, target.number)
+        work = Work(call.func, call.name, call.elements, reads if call.overwrites else reads + changed, writes, link, call.kind, route)
         if self.capture_now is not None:
             self.capture_now.add_kernel(stream, call, work)
             self.capture_now.order.op(call.name, stream.index, touched)
             return
-        if target is not None:
-            route = self.number, target.number
+        if route is not None:
             stream.tail_s = max(stream.tail_s, self.box.peers_free_s.get(route, 0.0))
         seconds = self._seconds(work, stream, max(self.clock.now_s, stream.tail_s))
-        if target is not None:
+        if route is not None:
             self.box.peers_free_s[route] = max(self.clock.now_s, stream.tail_s) + seconds
         self.timeline.append(KernelRun(call.name, stream.index, *self.clock.launch(stream, seconds)))
         self._profile(work, seconds)

@@ -34,6 +34,7 @@ class Work:
     writes: list[tuple[Memory, int]]
     link: str | None  # "pinned" or "pageable": a copy between host and device; "peer": one between two GPUs
     kind: str = ""  # the op and the type of its first operand: `aten.mm of bfloat16`
+    route: tuple[int, int] | None = None  # of a copy between two GPUs: their numbers
 
 
 class Gpu(Protocol):
@@ -82,8 +83,9 @@ class Node:
 class Capture:
     """A capture in progress, which began on the stream `origin`."""
 
-    def __init__(self, gpu: Gpu, origin: FakeStream):
-        self.gpu, self.origin = gpu, origin
+    def __init__(self, gpu: Gpu, origin: FakeStream, gpus: Collection[Gpu]):
+        """`gpus`: whose streams may take part."""
+        self.gpu, self.origin, self.gpus = gpu, origin, gpus
         self.order = Order(gpu.races)
         self.nodes: list[Node] = []
         self.ends: dict[FakeStream, frozenset[int]] = {origin: frozenset()}  # by stream, the nodes that its next node waits for
@@ -159,7 +161,9 @@ class Capture:
             self.fail("wait in a capture for an external event, which orders nothing in the graph: fork and join by plain events")
         if event.mark.capture is not self:
             self.fail("wait in a capture for an event that was recorded outside of it")
-        if not self.gpu.joint_captures and stream.partition != self.origin.partition:
+        if stream.gpu not in self.gpus:
+            self.fail(f"stream {stream.index} is of a GPU whose allocations the graph does not keep")
+        if not self.gpu.joint_captures and (stream.gpu, stream.partition) != (self.origin.gpu, self.origin.partition):
             self.fail("operation not permitted when stream is capturing: the stream belongs to another context")
         self.ends[stream] = self.ends.get(stream, frozenset()) | event.mark.nodes
         self.order.join(stream.index, event.mark.ticks)
@@ -243,6 +247,7 @@ class FakeGraph:
         gpu.clock.make_room(stream)
         begin_s = max(gpu.clock.now_s, stream.tail_s, self._end_s)
         ends: list[float] = []
+        free_s: dict[tuple[int, int], float] = {}  # by route between two GPUs, when earlier copies have ended
         nodes, several, gap_s = self.nodes, self._on_several_streams, times.gap_s
         if endless := {*gpu.stalls, *(gpu.stalls_beside if several else ())}:
             gpu.stalled = gpu.stalled or any(node.work is not None and node.work.name in endless for node in nodes)
@@ -254,7 +259,11 @@ class FakeGraph:
             end_s = start_s
             if node.work is not None:
                 slow_down = times.beside.get(node.work.kind, times.beside.get(node.work.name, 1.0)) if several else 1.0
-                end_s += gpu._seconds(node.work, node.stream, start_s) * slow_down
+                if node.work.route is not None:
+                    start_s = end_s = max(start_s, free_s.get(node.work.route, 0.0))
+                end_s += node.stream.gpu._seconds(node.work, node.stream, start_s) * slow_down
+                if node.work.route is not None:
+                    free_s[node.work.route] = end_s
                 gpu.timeline.append(KernelRun(node.work.name, node.stream.index, start_s, end_s))
                 gpu._profile(node.work, end_s - start_s)
             elif node.event is not None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from executors.cuda.issue import fork, join
 from tests.fake_gpu import FakeGpuError, FakeGpus, Times
 
 US = 1e-6
@@ -129,6 +130,32 @@ def test_a_block_that_arrived_belongs_to_the_stream_that_was_current_on_the_targ
         gpus[1].use(reads)
         y.add(1)
         del y
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_graph_has_streams_of_the_gpus_that_its_capture_names(named):
+    """The allocator keeps what is allocated in a capture for the graph, on these GPUs only."""
+
+    def captured(gpus) -> None:
+        first, second = streams(*gpus)
+        x = torch.ones(4, device=FIRST)
+        gpus[0].synchronize()
+        with gpus[0].capture(first, gpus[1:] if named else ()) as graph:
+            fork(gpus[0], first, [second])
+            gpus[0].use(first)
+            y = x.to(SECOND, copy=True)
+            join(gpus[0], [second], first)
+        graph.replay()
+        for gpu in gpus:
+            gpu.synchronize()
+        assert y.to("cpu", copy=True).tolist() == [1.0] * 4
+
+    with FakeGpus(2) as gpus:
+        if named:
+            captured(gpus)
+        else:
+            with pytest.raises(FakeGpuError, match="stream 3 is of a GPU whose allocations the graph does not keep"):
+                captured(gpus)
 
 
 def test_the_clocks_of_two_gpus_differ():

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -235,6 +236,30 @@ def test_a_capture_ends_on_its_stream_and_leaves_the_current_one(cuda):
     assert not cuda.recording
     assert cuda.pool_users[graph.pool()] == 1
     graph.replay()
+
+
+def test_a_graph_keeps_what_a_capture_allocates_on_other_gpus(cuda, monkeypatch):
+    """A capture makes a pool for the GPU on which it begins. Each other GPU gets one that lives as long as the graph."""
+
+    class Pool:
+        def __init__(self):
+            cuda.log.append("pool")
+
+    @contextmanager
+    def use_mem_pool(pool, device):
+        cuda.log.append(f"allocate on {device}")
+        yield
+        cuda.log.append(f"no more on {device}")
+
+    monkeypatch.setattr(torch.cuda, "MemPool", Pool)
+    monkeypatch.setattr(torch.cuda, "use_mem_pool", use_mem_pool)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    first, second = torch_driver.TorchDriver(0), torch_driver.TorchDriver(1)
+    cuda.log.clear()
+    with first.capture(first.stream(), [second]) as graph:
+        assert second.free_workspaces() == 0, "the graph may use them"
+    assert cuda.log == ["pool", "allocate on cuda:1", "synchronize", "empty_cache", "begin", "end", "no more on cuda:1"]
+    assert len(graph.pools) == 1
 
 
 @pytest.mark.parametrize("unjoined", [False, True])

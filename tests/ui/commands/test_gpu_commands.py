@@ -173,8 +173,6 @@ def test_one_process_uses_two_gpus(two_gpus, capfd, tmp_path):
 def test_more_gpus_than_there_are_and_unlike_ones_are_refused(two_gpus):
     with pytest.raises(SchedcastError, match=r"^--devices 4: this process sees 2 GPUs .*; choose at most 2, split one with --partition 4"):
         validated(asked(replace(CUDA, devices=4), "data-parallel"))
-    with pytest.raises(SchedcastError, match="--mode graph: several GPUs of one process run eagerly; drop it"):
-        validated(asked(replace(GRAPH, devices=2), "data-parallel"))
     two_gpus[1].facts = replace(two_gpus[1].facts, name="Another GPU")
     with pytest.raises(SchedcastError, match="the first 2 GPUs are Fake GPU and Another GPU, and plans expect equal ones"):
         validated(asked(replace(CUDA, devices=2), "data-parallel"))
