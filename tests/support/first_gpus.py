@@ -18,8 +18,9 @@ from calibrate.preflight.probes import streams
 from calibrate.preflight.runner import Ask
 from executors.cuda.profiled import TEARDOWN
 from simulator.model.job import Job
-from tests.fake_gpu import FACTS, FakeGpu
+from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.fake_gpu.calls import tensors_in
+from tests.fake_gpu.driver import Box
 from tests.support import mlp
 from traces.errors import SchedcastError
 
@@ -45,9 +46,9 @@ class Twice(FirstGpu):
     """Does the work of every graph twice."""
 
     @contextmanager
-    def capture(self, stream):
+    def capture(self, stream, others=()):
         """See Driver."""
-        with super().capture(stream) as graph:
+        with super().capture(stream, others) as graph:
             yield graph
         once = graph.replay
         graph.replay = lambda: (once(), once())
@@ -135,10 +136,10 @@ class BrokenByCaptures(FirstGpu):
     broken = False
 
     @contextmanager
-    def capture(self, stream):
+    def capture(self, stream, others=()):
         """See Driver."""
         try:
-            with super().capture(stream) as graph:
+            with super().capture(stream, others) as graph:
                 yield graph
         except BaseException:
             self.broken = True
@@ -269,3 +270,23 @@ def in_process(context: Context) -> Ask:
             return answer(asked, context, left_s, reserve_s)
 
     return ask
+
+
+class Garbling(FakeGpu):
+    """Sends every copy to another GPU with doubled numbers."""
+
+    def _issue_copy(self, target, func, args, kwargs):
+        results = super()._issue_copy(target, func, args, kwargs)
+        with self._outside():
+            for tensor in tensors_in(results):
+                if tensor.is_floating_point():
+                    tensor.mul_(2)
+        return results
+
+
+def first_of_two(other: type[FakeGpu] = FakeGpu, **options) -> FirstGpu:
+    """A GPU whose process also sees another one of its kind. `options`: of both."""
+    box = Box(Times())
+    first = FirstGpu(facts=SMALL, box=box, **options)
+    other(facts=SMALL, box=box, **options)
+    return first

@@ -1,5 +1,6 @@
 """Whether optimizers and plans compute what plain PyTorch does, and how much two runs of plain PyTorch differ."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -7,9 +8,10 @@ import torch
 
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.numerics import REPEATS_ALLOWED, TOLERANCE, Expected, steps_to_compare, worst_ratio
-from calibrate.preflight.probe import UNCERTAIN, WRONG, Context, Probe
+from calibrate.preflight.probe import SUBSTITUTE, UNCERTAIN, WRONG, Context, Probe
 from executors.binding import apply_views
 from executors.cuda.driver import Driver
+from executors.cuda.partitions import runnable_mode
 from executors.kernels.update import apply_update, initial_state, torch_optimizer
 from executors.tensors import job_tensors
 from simulator.engine.costs.model import CostModel
@@ -27,6 +29,8 @@ _SHAPES, _STEPS = [(7, 5), (3,), (), (2, 3, 3, 3), (8, 4, 1, 1)], 5
 _ROUNDING = 1e-6
 #: The plans: in order on one stream, on several streams, and, for recurrent models, by a scan.
 _STRATEGIES = ("baseline", "turbodl", "bppsa")
+#: Over several GPUs: sums of gradients, and a pipeline.
+_SEVERAL = ("data-parallel", "1f1b")
 Tensors = dict[str, torch.Tensor]
 
 
@@ -90,32 +94,60 @@ def _plans(precision: str, layout: str, context: Context) -> str:
         job = replace(asked, precision=precision, layout=layout)
         for mode in ("eager", "graph"):
             name = f"{job.label}, {mode}"
-            differences = context.attempt(name, partial(_differences, context, job, mode), f"{name}, {precision} must run")
-            if differences is None:
-                continue
-            own = differences["plain, plain"]
-            bound = max(TOLERANCE[precision], REPEATS_ALLOWED * own)
-            for pair, difference in differences.items():
-                if isinstance(difference, float) and pair != "plain, plain":
-                    worst = max(worst, difference)
-                    if not difference <= bound:
-                        differ = f"{pair} differ by {difference:.2g}, bound {bound:.2g}"
-                        context.fault(WRONG, f"the numbers of {name}, {precision} must agree: {differ}")
-            if own > TOLERANCE[precision]:
-                context.fault(UNCERTAIN, f"judge {name}, {precision} by repeated runs: two of plain PyTorch differ by {own:.2g}")
+            worst = max(worst, _judged(context, job, name, partial(_differences, context, job, mode)))
     return f"plans compute what plain PyTorch does: the largest relative difference is {worst:.2g}"
 
 
-def _differences(context: Context, job: Job, mode: str) -> dict[str, float | str]:
-    """The relative differences of gradients by pair; a reason in words for a strategy that does not apply."""
-    testbed = GpuTestbed(context.driver, mode, job.precision, context.scale.effort)
+def _several_gpus(context: Context) -> str:
+    """The same of plans over two GPUs of this process, if it sees two of a kind."""
+    others = context.driver.peers()[:1]
+    context.figure("gpus", 1 + len(context.driver.peers()))
+    if not others:
+        return "this process sees one GPU of its kind"
+    worst, job = 0.0, replace(context.scale.jobs[0], precision="fp32")
+    for mode in ("eager", "graph"):
+        name = f"two GPUs, {mode}"
+        worst = max(worst, _judged(context, job, name, partial(_differences, context, job, mode, _SEVERAL, others)))
+    _, reason = runnable_mode(context.driver, "graph", 1, others)
+    if reason:
+        context.fault(SUBSTITUTE, f"let one graph have the work of two GPUs: {reason}")
+    return f"plans over two GPUs of one process compute what plain PyTorch does: the largest relative difference is {worst:.2g}"
+
+
+def _judged(context: Context, job: Job, name: str, compared: Callable[[], dict[str, float | str]]) -> float:
+    """Compare, and note what differs. Returns the largest relative difference from plain PyTorch, or between two runs of a plan."""
+    worst, precision = 0.0, job.precision
+    differences = context.attempt(name, compared, f"{name}, {precision} must run")
+    if differences is None:
+        return worst
+    own = differences["plain, plain"]
+    bound = max(TOLERANCE[precision], REPEATS_ALLOWED * own)
+    for pair, difference in differences.items():
+        if isinstance(difference, float) and pair != "plain, plain":
+            worst = max(worst, difference)
+            if not difference <= bound:
+                differ = f"{pair} differ by {difference:.2g}, bound {bound:.2g}"
+                context.fault(WRONG, f"the numbers of {name}, {precision} must agree: {differ}")
+    if own > TOLERANCE[precision]:
+        context.fault(UNCERTAIN, f"judge {name}, {precision} by repeated runs: two of plain PyTorch differ by {own:.2g}")
+    return worst
+
+
+def _differences(
+    context: Context, job: Job, mode: str, texts: Sequence[str] = _STRATEGIES, others: Sequence[Driver] = ()
+) -> dict[str, float | str]:
+    """The relative differences of gradients by pair; a reason in words for a strategy that does not apply.
+
+    `others`: further GPUs that plans use.
+    """
+    testbed = GpuTestbed(context.driver, mode, job.precision, context.scale.effort, others=others)
     machine = testbed.machine(None)
     testbed.open(machine)
     backend, built = testbed.backend, job.build()
     steps = steps_to_compare(backend)
     expected, again = (Expected.of(job, built, steps, backend).gradients for _ in range(2))
     differences: dict[str, float | str] = {"plain, plain": _difference(again, expected)}
-    for name in _STRATEGIES:
+    for name in texts:
         if name == "bppsa" and not job.model.startswith("rnn"):
             continue
         try:
@@ -135,7 +167,8 @@ def _gradients(job: Job, built: Built, plan: Plan, testbed: GpuTestbed, steps: i
     program = testbed.backend.load(plan, job_tensors(job, built, job.graph()), job.seed, keep=names)
     program.run(steps)
     program.sync()
-    gradients = {name: apply_views(program.kept[operand.value], operand).clone() for name, operand in plan.gradients.items()}
+    device = testbed.backend.torch_device
+    gradients = {name: apply_views(program.kept[operand.value], operand).to(device, copy=True) for name, operand in plan.gradients.items()}
     testbed.driver.synchronize()  # before the program's own tensors are freed
     return gradients
 
@@ -155,4 +188,5 @@ PROBES = (
     _numerics("numerics-fp32", "in fp32", "fp32"),
     _numerics("numerics-bf16", "in bf16", "bf16"),
     _numerics("numerics-nhwc", "in fp32 and channels-last", "fp32", "nhwc"),
+    Probe("several-gpus", "Does one process run plans over two GPUs, eagerly and in one graph?", _several_gpus, 11, 60.0),
 )

@@ -13,7 +13,7 @@ from calibrate.preflight.probes import calibration
 from calibrate.preflight.registry import probes
 from executors.kernels.lowering import attention
 from simulator.plan.bodies.opcall import OpCall
-from tests.fake_gpu import FACTS, Times
+from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support import raw_attention
 from tests.support.first_gpus import (
     LONGER,
@@ -23,11 +23,13 @@ from tests.support.first_gpus import (
     Drifting,
     EmptySessions,
     FirstGpu,
+    Garbling,
     OneBlock,
     OneQueue,
     Overlapping,
     Refusing,
     Twice,
+    first_of_two,
     opened,
 )
 
@@ -94,6 +96,10 @@ FAULTS = {
     "keys": [(lambda: Refusing("aten.gelu_backward"), "calibration must measure aten.gelu_backward.default (bf16)")],
     "writes": [(lambda: OneBlock(REPLACING, SMALL), "on 8 outputs in turn is calibrated as 0.5")],
     "numerics-nhwc": [(lambda: Twice(facts=SMALL), "graph, fp32 must agree")],
+    "several-gpus": [
+        (lambda: first_of_two(Garbling), "the numbers of two GPUs, eager, fp32 must agree: data-parallel, plain differ"),
+        (lambda: first_of_two(FakeGpu, joint_captures=False), "let one graph have the work of two GPUs"),
+    ],
 }
 
 
