@@ -180,8 +180,8 @@ def _not_recorded(issuer: Issuer, index: int, position: int, stream) -> None:
     issuer._events[index][position] = gpu().event()
 
 
-def _refilled_at_once(feeds: Feeds, targets, sources, wait, refill=Feeds.refill) -> None:
-    refill(feeds, targets, sources, lambda: None)
+def _refilled_at_once(feeds: Feeds, targets, sources, wait, on_gpus, refill=Feeds.refill) -> None:
+    refill(feeds, targets, sources, lambda: None, on_gpus)
 
 
 def _launched_after_its_input_is_freed() -> None:
