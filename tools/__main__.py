@@ -2,7 +2,7 @@
 
 python -m tools
     [engine|startup|accuracy|ablation|bppsa|devices|efficiencies|products|coverage|published|preset-links|plain-pytorch
-     |strategy-numerics|unseen|protocols|watching|transformers|ratios]...
+     |strategy-numerics|unseen|protocols|watching|transformers|ratios|fit-h100]...
 """
 
 import subprocess
@@ -13,6 +13,7 @@ MODULES = {
     "devices": "devices", "efficiencies": "efficiencies", "products": "fit_products", "coverage": "coverage", "published": "published",
     "preset-links": "preset_links", "plain-pytorch": "plain_pytorch", "strategy-numerics": "strategy_numerics", "unseen": "unseen",
     "protocols": "protocols", "watching": "watching", "transformers": "transformers", "ratios": "ratios",
+    "fit-h100": "fit_h100",
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.engine.costs import efficiencies, products
+from simulator.engine.costs.channel_blocks import Channels
 from simulator.engine.costs.efficiencies import (
     CHANNELS_LAST,
     HALF,
@@ -15,9 +16,10 @@ from simulator.engine.costs.efficiencies import (
     NORM_HALF,
     WINOGRAD,
     EfficiencyRows,
+    Extents,
     serves,
 )
-from simulator.engine.costs.products import Attention, Product
+from simulator.engine.costs.products import Attention
 from simulator.engine.costs.site import Site, figure
 from simulator.engine.hosts import issue_seconds
 from simulator.engine.simulation import simulate
@@ -39,7 +41,7 @@ class Group(NamedTuple):
     bytes: float
     launches: int
     outputs: float
-    product: Product | Attention | None
+    extents: Extents | None
     cold: float
     count: int
 
@@ -105,12 +107,12 @@ def step_ops(row: Row) -> StepOps:
     for task, cost in zip(plan.tasks, costs, strict=True):
         work = task.body.work(task)
         precision = efficiencies.precision_of(task, work.op_class, "tf32" if row.job.precision == "tf32" else "fp32")
-        name = efficiencies.row_class(task, work.op_class, precision)
+        name = efficiencies.row_class(task, work.op_class, precision, site)
         extra = cost.cold_s - cost.warm_s
         cold = (lasted.get(task.name, cost.cold_s) - cost.warm_s) / extra if extra > 0 else 1.0
         moved, launches = efficiencies.traffic(task), task.body.least_kernels("gpu")
-        outputs, product = efficiencies.outputs(task) or 0.0, efficiencies.product(task)
-        counts[Group(name, precision, work.flops, moved, launches, outputs, product, round(min(1.0, max(0.0, cold)), 2), 1)] += 1
+        outputs, extents = efficiencies.outputs(task) or 0.0, efficiencies.extents(task)
+        counts[Group(name, precision, work.flops, moved, launches, outputs, extents, round(min(1.0, max(0.0, cold)), 2), 1)] += 1
     groups = tuple(group._replace(count=count) for group, count in counts.items())
     launches = sum(task.body.launches for task in plan.tasks)
     host = machine.host(device.name)
@@ -138,14 +140,17 @@ def device_seconds(step: StepOps, rows: EfficiencyRows, figures: dict[str, float
     site, total = step.reached(figures), 0.0
     for group in step.groups:
         work = (group.flops, group.bytes, group.precision, group.launches)
-        said = efficiencies.seconds(site, group.op_class, *work, rows, group.outputs or None, group.product)
+        said = efficiencies.seconds(site, group.op_class, *work, rows, group.outputs or None, group.extents)
         total += group.count * (said.warm + group.cold * (said.cold - said.warm))
     return total
 
 
-def _is_product(step: StepOps, group: Group, rows: EfficiencyRows) -> bool:
-    """Whether the group is priced by the kernels of products, which nothing here is fitted for."""
-    return rows.row(group.op_class).product is not None and group.product is not None and serves(step.site, group.precision, group.product)
+def _by_extents(step: StepOps, group: Group, rows: EfficiencyRows) -> bool:
+    """Whether the group is priced by kernels of products or with a block for each channel, which nothing here is fitted for."""
+    row = rows.row(group.op_class)
+    if isinstance(group.extents, Channels):
+        return row.channel_blocks is not None
+    return group.extents is not None and row.product is not None and serves(step.site, group.precision, group.extents)
 
 
 class Work:
@@ -228,7 +233,7 @@ def _parts(steps: Sequence[StepOps], rows: EfficiencyRows) -> Iterable[_Part]:
     items: dict[tuple[str, str], list[tuple]] = defaultdict(list)
     for number, step in enumerate(steps):
         site, memory = step.site, MEMORIES.index(step.memory)
-        for g in (group for group in step.groups if not _is_product(step, group, rows)):
+        for g in (group for group in step.groups if not _by_extents(step, group, rows)):
             work = (g.count, g.flops, g.bytes, max(1, g.launches), g.outputs, g.cold, figure(site.peak_flops, g.precision))
             rest = (site.bandwidth_bytes_per_s, site.sms, site.sms * site.cycles_per_s, efficiencies.operands(site, g.precision))
             items[g.op_class, g.precision].append((number, memory, step.boosted, *work, *rest, g.bytes <= site.cache_bytes))
@@ -240,17 +245,24 @@ def _parts(steps: Sequence[StepOps], rows: EfficiencyRows) -> Iterable[_Part]:
 
 
 def _product_seconds(step: StepOps, rows: EfficiencyRows, figures: dict[str, float]) -> float:
-    """Device seconds of the step's matrix products and attentions on tensor cores."""
+    """Device seconds of the step's matrix products and attentions on tensor cores, and of norms with a block for each channel."""
     alike: dict[tuple, list[Group]] = defaultdict(list)
-    for group in step.groups:
-        if _is_product(step, group, rows):
-            shared = (*group.product[4:6], group.product.made_for_chip) if isinstance(group.product, Attention) else group.product[4:]
-            alike[group.op_class, group.precision, type(group.product), shared].append(group)
     site, total_s = step.reached(figures), 0.0
+    for group in step.groups:
+        if not _by_extents(step, group, rows):
+            continue
+        if isinstance(group.extents, Channels):
+            said = efficiencies.seconds(
+                site, group.op_class, group.flops, group.bytes, group.precision, group.launches, rows, extents=group.extents
+            )
+            total_s += group.count * (said.warm + group.cold * (said.cold - said.warm))
+        else:
+            shared = (*group.extents[4:6], group.extents.made_for_chip) if isinstance(group.extents, Attention) else group.extents[4:]
+            alike[group.op_class, group.precision, type(group.extents), shared].append(group)
     for (op_class, precision, kind, shared), groups in alike.items():
         kernel, moved = rows.row(op_class).product, np.array([group.bytes for group in groups])
-        sizes = np.array([group.product[:4] for group in groups]).T
-        moved_each = np.array([group.product.bytes for group in groups])
+        sizes = np.array([group.extents[:4] for group in groups]).T
+        moved_each = np.array([group.extents.bytes for group in groups])
         works = kind(*sizes, *shared[:2], moved_each, shared[2]) if kind is Attention else kind(*sizes, *shared)
         cold_s, alone_s = (products.seconds(kernel, site, precision, works, missed) for missed in (moved, 0.0 * moved))
         warm_s = np.where(moved <= site.cache_bytes, alone_s, cold_s)

@@ -72,6 +72,8 @@ class Row:
     `statistics`: of a norm's backward op, the positions of the arguments with the statistics that its forward op has saved. A GPU's kernels
     want them in float32.
 
+    `channel_passes`: how often PyTorch's own kernel, which has a block for each channel, goes through it.
+
     `holds`: what its operands must hold when it is measured, if random numbers will not do, by the names of its schema. `index < self[dim]`
     are indices below the extent of `self` in dimension `dim`, an argument or a number; `self` alone is the number of its elements, and
     `self[-2:]` that of its last two dimensions. `sorted offsets < indices` are such numbers in order, `ends offsets = total_L` the ends of
@@ -97,6 +99,7 @@ class Row:
     looks_up: int | None = None
     opaque: tuple[int, ...] = ()
     statistics: tuple[int, ...] = ()
+    channel_passes: int = 0
     holds: str = ""
     rectifies: bool = False
     draws: bool = False
@@ -141,8 +144,8 @@ _TABLE = (
     Row("rnn gru lstm", op_class="recurrent", selective=SAVED),
     Row("rnn_backward gru_backward lstm_backward", op_class="recurrent"),
     # --- norms; their opaque results are the mean and 1 / deviation, or 1 / root mean square
-    Row("native_batch_norm", op_class="norm", running=(3, 4), opaque=(1, 2)),
-    Row("native_batch_norm_backward", op_class="norm", statistics=(5, 6)),
+    Row("native_batch_norm", op_class="norm", running=(3, 4), opaque=(1, 2), channel_passes=1),
+    Row("native_batch_norm_backward", op_class="norm", statistics=(5, 6), channel_passes=2),
     Row("native_group_norm", op_class="norm", opaque=(1, 2)),
     Row("native_group_norm_backward", op_class="norm", kernels=Kernels((0, 1, 2, 3, 4), (0, 1, 2, 3))),  # (gradient, input, mean, ...)
     Row("native_layer_norm", "t* n*^, n*^, n*^, n*^ -> t* n*^, t* n*^, t* n*^", op_class="norm.layer", opaque=(1, 2)),

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from simulator.engine.costs.products import Product
+from simulator.engine.costs.efficiencies import Extents
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 
@@ -82,6 +82,6 @@ class PlanCosts(Protocol):
         flops: np.ndarray,
         moved_bytes: np.ndarray,
         outputs: np.ndarray | None,
-        product: Product | None,
+        extents: Extents | None,
     ) -> np.ndarray:
-        """`Cost.cold_s` of tasks like `task` in an op class, by FLOPs and bytes; `fast`, `outputs` and `product`: as in `efficiencies`."""
+        """`Cost.cold_s` of tasks like `task` in an op class, by FLOPs and bytes; `fast`, `outputs` and `extents`: as in `efficiencies`."""

@@ -10,6 +10,7 @@ have a separate model (`products`).
 
 import json
 import math
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -17,11 +18,12 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from simulator.engine.costs import products
-from simulator.engine.costs.products import OPERANDS, Attention, Product, ProductKernel, serves
+from simulator.engine.costs import channel_blocks, products
+from simulator.engine.costs.channel_blocks import ChannelBlocks, Channels
+from simulator.engine.costs.products import OPERANDS, Attention, Product, ProductKernel, of_hopper, serves
 from simulator.engine.costs.site import Number, Site, figure
-from simulator.plan.bodies.op_class import GROUPED_PRODUCT, winograd
-from simulator.plan.bodies.opcall import kernel_of
+from simulator.plan.bodies.op_class import ALIGNED_BYTES, GROUPED_PRODUCT, pointwise, winograd
+from simulator.plan.bodies.opcall import CAST, kernel_of
 from simulator.plan.keys import SHORT
 from simulator.plan.ops import row
 from simulator.plan.task import DTYPE_BYTES, HasOperands, Operand, Task
@@ -38,8 +40,17 @@ DENSE = frozenset({"matmul", ATTENTION, "conv", "grouped-conv"})
 WINOGRAD = "conv.winograd"
 #: The rows of convolutions in 16 bits, which tensor cores multiply in channels-last order: others change the layout before and after.
 HALF, CHANNELS_LAST = "conv.half", "conv.channels-last"
-#: The rows of normalizations of images in 16 bits: those in channels-last order have separate kernels.
-NORM_HALF, NORM_CHANNELS_LAST = "norm.half", "norm.channels-last"
+#: The row of 1x1 convolutions in 16 bits that multiply their images as they lie, as kernels for Hopper do: that of products.
+POINTWISE = "conv.pointwise"
+#: The rows of normalizations of images in 16 bits: those in channels-last order have separate kernels, and those of bf16 are PyTorch's own.
+NORM_HALF, NORM_CHANNELS_LAST, NORM_PYTORCH = "norm.half", "norm.channels-last", "norm.pytorch"
+#: The row of pooling in 16 bits, which takes as long for an element as in 32.
+POOLS_HALF = {"pool": "pool.half", "pool.backward": "pool.half-backward"}
+#: The row of copies from 16 bits to 32. PyTorch converts them by the number, but those from 32 to 16 by the vector.
+WIDENING = "elementwise.widening"
+#: What of its extents the time of a kernel depends on.
+Extents = Product | Attention | Channels
+_HALVES = frozenset({"float16", "bfloat16"})
 #: The row used for classes that the table lacks.
 DEFAULT_CLASS = "elementwise"
 #: Tensors read and written by an update that is not fused, for optimizers that the table lacks.
@@ -71,10 +82,11 @@ class EfficiencyRow(BaseModel):
     splits its FLOPs over blocks of this size until the SMs are full. `saved`: times fewer FLOPs than those counted, of an algorithm that
     computes the same with fewer. `idle`: few blocks leave SMs idle, so that computing takes 1 + idle · SMs / blocks times as long, where
     a kernel has blocks for its outputs or for its FLOPs, whichever are more. `block`: what a block takes of an SM, for devices that say
-    what an SM holds. `product`: the kernels of matrix products on tensor cores, which the other numbers do not describe. `fed`: FLOPs in
-    16 bits for which an SM's tensor cores get operands in a cycle through its shared memory and registers, and half as many in TF32, whose
-    operands are twice as long. Its time adds to that of multiplying, so that cores with a high rate reach a smaller share of it: those of a
-    GeForce, whose rate with sums in FP32 is halved, come near it, and those of an H100 do not.
+    what an SM holds. `product`: the kernels of matrix products on tensor cores, which the other numbers do not describe.
+    `channel_blocks`: kernels with a block for each channel; the other numbers describe the kernel that follows. `fed`: FLOPs in 16 bits for
+    which an SM's tensor cores get operands in a cycle through its shared memory and registers, and half as many in TF32, whose operands are
+    twice as long. Its time adds to that of multiplying, so that cores with a high rate reach a smaller share of it: those of a GeForce,
+    whose rate with sums in FP32 is halved, come near it, and those of an H100 do not.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -93,6 +105,7 @@ class EfficiencyRow(BaseModel):
     fed: Number | None = None
     block: BlockShape | None = None
     product: ProductKernel | None = None
+    channel_blocks: ChannelBlocks | None = None
 
     def together(self, compute_s: _N, memory_s: _N) -> _N:
         """The time of computing and moving data."""
@@ -119,7 +132,11 @@ class EfficiencyRows(BaseModel):
         return self.warm_bandwidth.value if self.warm_bandwidth is not None else 1.0
 
     def row(self, op_class: str) -> EfficiencyRow:
-        """The row of a class, else of the text before its first dot (`update` for `update.adam:fused`), else of `elementwise`."""
+        """The row of a class, else of the text before its first dot (`update` for `update.adam:fused`), else of `elementwise`.
+
+        That of products serves pointwise convolutions too.
+        """
+        op_class = "matmul" if op_class == POINTWISE else op_class
         return self.classes.get(op_class) or self.classes.get(op_class.partition(".")[0]) or self.classes[DEFAULT_CLASS]
 
 
@@ -190,15 +207,20 @@ def seconds(
     launches: int = 1,
     rows: EfficiencyRows | None = None,
     outputs: float | None = None,
-    product: Product | Attention | None = None,
+    extents: Extents | None = None,
 ) -> Seconds:
-    """Time of some work in an op class, by the committed table or by `rows`. `outputs`: as in `terms`; `product`: that of the task."""
+    """Time of some work in an op class, by the committed table or by `rows`. `outputs`: as in `terms`; `extents`: those of the task."""
     rows = rows or table()[site.kind]
     row = rows.row(op_class)
-    if row.product is not None and product is not None and serves(site, precision, product):
-        cold, alone = (products.seconds(row.product, site, precision, product, missed) for missed in (moved_bytes, 0.0))
-        number = row.product.attention if isinstance(product, Attention) else row.product.compute
+    if row.product is not None and isinstance(extents, Product | Attention) and serves(site, precision, extents):
+        cold, alone = (products.seconds(row.product, site, precision, extents, missed) for missed in (moved_bytes, 0.0))
+        number = row.product.attention if isinstance(extents, Attention) else row.product.compute
         return Seconds(alone if moved_bytes <= site.cache_bytes else cold, cold, number.error)
+    if row.channel_blocks is not None and isinstance(extents, Channels):
+        after_s = terms(site, row, flops, moved_bytes, precision, launches).memory_s if extents.passes == 1 else 0.0
+        fits = moved_bytes <= site.cache_bytes
+        warm, cold = (channel_blocks.seconds(row.channel_blocks, site, extents, cached) + after_s for cached in (fits, False))
+        return Seconds(warm, cold, row.channel_blocks.round_cycles.error)
     parts = terms(site, row, flops, moved_bytes=moved_bytes, precision=precision, launches=launches, outputs=outputs)
     speedup = rows.cache_speedup(site) if moved_bytes <= site.cache_bytes and not row.adds else 1.0
     numbers = {"least_s": row.least_s, "compute": figure(row.compute, precision), "memory": row.memory}
@@ -215,12 +237,15 @@ def cold_s(
     precision: str = "fp32",
     launches: int = 1,
     outputs: np.ndarray | None = None,
-    product: Product | Attention | None = None,
+    extents: Extents | None = None,
 ) -> np.ndarray:
     """`seconds(...).cold` of several works of one class."""
     row = table()[site.kind].row(op_class)
-    if row.product is not None and product is not None and serves(site, precision, product):
-        return products.seconds(row.product, site, precision, product, moved_bytes)
+    if row.product is not None and isinstance(extents, Product | Attention) and serves(site, precision, extents):
+        return products.seconds(row.product, site, precision, extents, moved_bytes)
+    if row.channel_blocks is not None and isinstance(extents, Channels):
+        after_s = terms(site, row, flops, moved_bytes, precision, launches).memory_s if extents.passes == 1 else 0.0
+        return channel_blocks.seconds(row.channel_blocks, site, extents, cached=False) + after_s
     parts = terms(site, row, flops, moved_bytes=moved_bytes, precision=precision, launches=launches, outputs=outputs)
     cold_start = row.cold_start_s.value if row.cold_start_s is not None else 0.0
     return cold_start + parts.least_s + row.together(parts.compute_s, parts.memory_s)
@@ -263,26 +288,33 @@ def fast(task: HasOperands) -> bool:
     return bool(task.body.op) and winograd(task, task.body.op, task.body.args)
 
 
-def row_class(task: HasOperands, op_class: str, precision: str, may_be_fast: bool | None = None) -> str:
+def row_class(task: HasOperands, op_class: str, precision: str, site: Site, may_be_fast: bool | None = None) -> str:
     """The class of the row for a task: convolutions of float32 outside of tensor cores run Winograd kernels where they can.
 
-    Convolutions and normalizations in 16 bits have separate rows by layout. `may_be_fast`: `fast` of the task, if that is known.
+    Convolutions and normalizations in 16 bits have separate rows by layout, and 1x1 convolutions may be products. `may_be_fast`: `fast` of
+    the task, if that is known.
     """
-    if op_class not in ("conv", "norm") or not task.body.op:
+    if task.body.op == CAST and task.inputs[0].dtype in _HALVES and '"float32"' in task.body.kwargs:
+        return WIDENING
+    if op_class not in ("conv", "norm", *POOLS_HALF) or not task.body.op:
         return op_class
+    half = task.inputs[0].dtype in _HALVES
+    if op_class in POOLS_HALF:
+        return POOLS_HALF[op_class] if half else op_class
     last = len(task.inputs[0].shape) > 1 and task.inputs[0].strides[1] == 1
     if op_class == "norm":
-        return (NORM_CHANNELS_LAST if last else NORM_HALF) if task.inputs[0].dtype in ("float16", "bfloat16") else op_class
+        own = NORM_PYTORCH if _channels(task) is not None else NORM_HALF
+        return (NORM_CHANNELS_LAST if last else own) if half else op_class
     if precision in ("bf16", "fp16"):
-        return CHANNELS_LAST if last else HALF
+        return CHANNELS_LAST if last else POINTWISE if of_hopper(site) and pointwise(task, task.body.op, task.body.args) else HALF
     if precision != "fp32":
         return op_class
     return WINOGRAD if (fast(task) if may_be_fast is None else may_be_fast) else op_class
 
 
-def reached(task: Task, op_class: str, precision: str) -> float:
+def reached(task: Task, op_class: str, precision: str, site: Site) -> float:
     """The share of a GPU's peak that a task's kernel reaches while it computes; above 1 if it does far fewer FLOPs than those counted."""
-    row = table()["gpu"].row(row_class(task, op_class, precision))
+    row = table()["gpu"].row(row_class(task, op_class, precision, site))
     return figure(row.compute, precision).value * (row.saved.value if row.saved is not None else 1.0)
 
 
@@ -294,8 +326,11 @@ def outputs(task: HasOperands) -> float | None:
     return float((task.inputs if own.kernels else task.writes)[0].elements)
 
 
-def product(task: HasOperands) -> Product | Attention | None:
-    """The matrix product or the attention of a task; None if its op is neither. Groups of rows are assumed to be equally large."""
+def extents(task: HasOperands) -> Extents | None:
+    """The matrix product, the attention, or the channels of a task whose time depends on them; None for other tasks.
+
+    Groups of rows are assumed to be equally large. A convolution backward with both results is two products like that of its images.
+    """
     if (op := row(task.body.op).attention) is not None:
         arguments = json.loads(task.body.args)
         query, key = (task.inputs[each["$"]] for each in arguments[op.query : op.query + 2])
@@ -313,6 +348,12 @@ def product(task: HasOperands) -> Product | Attention | None:
             moved=moved,
             made_for_chip=made_for_chip,
         )
+    if row(task.body.op).weight is not None:
+        return _pointwise_product(task)
+    return _channels(task) or _product(task)
+
+
+def _product(task: HasOperands) -> Product | None:
     if task.body.op == GROUPED_PRODUCT:
         left, right, *_ = task.inputs
         size = float(DTYPE_BYTES[left.dtype])
@@ -328,8 +369,41 @@ def product(task: HasOperands) -> Product | Attention | None:
     left, right = inputs[-2:] if len(inputs) > 1 else inputs * 2
     if left.shape[-1] != right.shape[-2]:
         return None
-    size = float(DTYPE_BYTES[left.dtype])
-    return Product(float(math.prod(left.shape[:-2])), float(left.shape[-2]), float(right.shape[-1]), float(left.shape[-1]), size)
+    size, aligned = float(DTYPE_BYTES[left.dtype]), _aligned((left, right), right.shape[-1])
+    return Product(float(math.prod(left.shape[:-2])), float(left.shape[-2]), float(right.shape[-1]), float(left.shape[-1]), size, aligned)
+
+
+def _aligned(operands: Iterable[Operand], columns: int) -> bool:
+    """Whether rows of all matrices begin where tensor cores can load them at once. `columns`: of the result, which has no gaps."""
+    strides = (stride * DTYPE_BYTES[o.dtype] for o in operands for extent, stride in zip(o.shape, o.strides, strict=True) if extent > 1)
+    sizes = {DTYPE_BYTES[o.dtype] for o in operands}
+    return all(own % ALIGNED_BYTES == 0 or own in sizes for own in strides) and columns * max(sizes) % ALIGNED_BYTES == 0
+
+
+def _pointwise_product(task: HasOperands) -> Product | None:
+    """The product of a convolution in 16 bits that multiplies its images as they lie, [out, in] by [in, pixels] for each image."""
+    op, own = task.body.op, row(task.body.op)
+    if own.weight is None or task.inputs[0].dtype not in _HALVES or not pointwise(task, op, task.body.args):
+        return None
+    arguments = json.loads(task.body.args)
+    weight, images = (task.inputs[arguments[position]["$"]] for position in (own.weight, own.weight - 1))
+    count, pixels = float(images.shape[0]), float(math.prod(images.shape[2:]))
+    out, into = map(float, weight.shape[:2])
+    if not own.kernels:
+        return Product(count, out, pixels, into, 2.0)
+    of_images, of_weight = arguments[-1][0], any(arguments[-1][1:])
+    if of_images:
+        return Product((2 if of_weight else 1) * count, into, pixels, out, 2.0)
+    return Product(1.0, out, into, count * pixels, 2.0)
+
+
+def _channels(task: HasOperands) -> Channels | None:
+    """The channels of a batch norm in bf16 with channels first, which PyTorch's own kernels normalize."""
+    passes = row(task.body.op).channel_passes
+    if not passes or task.inputs[0].dtype != "bfloat16" or len(task.inputs[0].shape) < 3 or task.inputs[0].strides[1] == 1:
+        return None
+    images, channels, *sizes = map(float, task.inputs[0].shape)
+    return Channels(images, channels, math.prod(sizes), passes)
 
 
 @cache

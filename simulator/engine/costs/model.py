@@ -29,9 +29,8 @@ import numpy as np
 from simulator.engine.costs import efficiencies, fresh_memory, hooks
 from simulator.engine.costs.contention import SMALL, group_of, pair_multipliers, precisions
 from simulator.engine.costs.cost import DATASHEET, FITTED, MEASURED, Cost
-from simulator.engine.costs.efficiencies import precision_of
+from simulator.engine.costs.efficiencies import Extents, precision_of
 from simulator.engine.costs.fits import ProfileFits
-from simulator.engine.costs.products import Product
 from simulator.engine.costs.ratios import MeasuredRatios
 from simulator.engine.costs.relatives import IssueTimes, ThreadRatios
 from simulator.engine.costs.site import Sites
@@ -224,17 +223,17 @@ class CostModel:
         flops: np.ndarray,
         moved_bytes: np.ndarray,
         outputs: np.ndarray | None,
-        product: Product | None,
+        extents: Extents | None,
     ) -> np.ndarray:
-        """`Cost.cold_s` of tasks like `task` with other FLOPs, bytes, `efficiencies.outputs` and `efficiencies.product`, without a profile.
+        """`Cost.cold_s` of tasks like `task` with other FLOPs, bytes, `efficiencies.outputs` and `efficiencies.extents`, without a profile.
 
         `fast`: as `efficiencies.fast` says of them.
         """
         site = self._sites.site(task.device)
         precision = precision_of(task, op_class, self.precision)
-        row, kernels = efficiencies.row_class(task, op_class, precision, fast), task.body.least_kernels(site.kind)
+        row, kernels = efficiencies.row_class(task, op_class, precision, site, fast), task.body.least_kernels(site.kind)
         return efficiencies.cold_s(
-            site, row, flops, moved_bytes=moved_bytes, precision=precision, launches=kernels, outputs=outputs, product=product
+            site, row, flops, moved_bytes=moved_bytes, precision=precision, launches=kernels, outputs=outputs, extents=extents
         )
 
     def missing(self, plan: Plan) -> dict[str, Task]:
@@ -315,9 +314,9 @@ class CostModel:
         precision = precision_of(task, work.op_class, self.precision)
         steps = self._library_steps(task, device)
         moved, count = efficiencies.traffic(task), _STEP_KERNELS * steps or task.body.least_kernels(site.kind)
-        row = efficiencies.row_class(task, work.op_class, precision)
-        outputs, product = efficiencies.outputs(task), efficiencies.product(task)
-        seconds = efficiencies.seconds(site, row, work.flops, moved, precision, count, outputs=outputs, product=product)
+        row = efficiencies.row_class(task, work.op_class, precision, site)
+        outputs, extents = efficiencies.outputs(task), efficiencies.extents(task)
+        seconds = efficiencies.seconds(site, row, work.flops, moved, precision, count, outputs=outputs, extents=extents)
         grid, blocks = efficiencies.geometry(task, site)
         return Cost(key, seconds.warm, seconds.cold, DATASHEET, grid, blocks, error=seconds.error)
 
@@ -347,7 +346,7 @@ class CostModel:
         peak = efficiencies.figure(placed.peak_flops, precision)
         bandwidth = self.machine.memory(device).bandwidth_bytes_per_s
         if placed.sm is not None:  # kernels that share SMs share their computing units, of which their own code decides what they reach
-            peak *= placed.reached * efficiencies.reached(task, work.op_class, precision)
+            peak *= placed.reached * efficiencies.reached(task, work.op_class, precision, self._sites.site(device))
         compute = min(1.0, work.flops / (peak * cost.warm_s)) if cost.warm_s else 0.0
         memory = min(1.0, efficiencies.traffic(task) / (bandwidth * cost.cold_s)) if cost.cold_s else 0.0
         if placed.kind == "cpu" and self.pair_multipliers:

@@ -50,13 +50,17 @@ _NEWER = 3000
 
 
 class Product(NamedTuple, Generic[_N]):
-    """`batch` products of [rows, depth] and [depth, columns], whose elements have `size` bytes."""
+    """`batch` products of [rows, depth] and [depth, columns], whose elements have `size` bytes.
+
+    `aligned`: whether every row of a matrix begins at a multiple of 16 bytes.
+    """
 
     batch: _N
     rows: _N
     columns: _N
     depth: _N
     size: float
+    aligned: bool = True
 
     @property
     def bytes(self) -> _N:
@@ -95,7 +99,9 @@ class ProductKernel(BaseModel):
     tensor cores in the time of a FLOP in 16 bits. `memory`: share of the bandwidth. `draw`: bytes per cycle that an SM of 4096 such FLOPs
     per cycle can draw from the cache; others as the square root of their FLOPs. `split_s`: time to add the parts of a split sum. `watts`:
     power per TFLOP/s of the peak in 16 bits below which a GPU lowers its clock, with the square root of the power, if it computes for a
-    moment; `sustained_watts`: the same if it computes for minutes, as in training.
+    moment; `sustained_watts`: the same if it computes for minutes, as in training. `unaligned`: how many
+    times as long products take whose rows do not begin at multiples of 16 bytes, on SMs of Hopper and later data-center GPUs, whose
+    instructions load no others.
 
     Of attention: `attention`: share of the peak. `score_cycles`: time of a score's exponential and what goes with it, as a multiple of that
     of the exponential alone, of which an SM computes 16 a cycle. `tail`: how much of the longest row of blocks is not hidden by others.
@@ -116,6 +122,7 @@ class ProductKernel(BaseModel):
     split_s: Number
     watts: Number
     sustained_watts: Number
+    unaligned: Number
     attention: Number
     score_cycles: Number
     tail: Number
@@ -130,6 +137,11 @@ def serves(site: Site, precision: str, work: Product | Attention | None = None) 
     if own == "fp32" and isinstance(work, Attention):
         own = "tf32"
     return site.kind == "gpu" and own in OPERANDS and own in site.peak_flops
+
+
+def of_hopper(site: Site) -> bool:
+    """Whether a GPU has the instructions of Hopper and later data-center GPUs: tensor cores that multiply what a copy engine has loaded."""
+    return site.kind == "gpu" and "bf16" in site.peak_flops and site.peak_flops["bf16"] / site.sms / site.cycles_per_s >= _NEWER
 
 
 class _Sms(NamedTuple):
@@ -159,12 +171,13 @@ def seconds(kernel: ProductKernel, site: Site, precision: str, work: Product | A
     draw = kernel.draw.value * clock_hz * (sms.half_flops_per_s / clock_hz / 4096) ** 0.5
     missed_s = np.asarray(missed_bytes, float) / (site.bandwidth_bytes_per_s * kernel.memory.value)
     if isinstance(work, Attention):
-        newer = sms.half_flops_per_s / clock_hz >= _NEWER and not (alone or work.made_for_chip)
-        busy_s = _attention_s(kernel, sms, work, missed_s, work.bytes / draw) * (kernel.portable.value if newer else 1.0)
+        portable = of_hopper(site) and not (alone or work.made_for_chip)
+        busy_s = _attention_s(kernel, sms, work, missed_s, work.bytes / draw) * (kernel.portable.value if portable else 1.0)
     else:
         fitted = _as_fitted(work)
         longer = np.asarray(fitted.bytes / np.maximum(work.bytes, work.size))
         busy_s = _product_s(kernel, sms, fitted, missed_s * longer, fitted.bytes / draw) / longer
+        busy_s = busy_s if work.aligned or not of_hopper(site) else busy_s * kernel.unaligned.value
     total_s = busy_s + kernel.start_cycles.value / clock_hz
     return total_s if total_s.ndim else float(total_s)
 

@@ -23,8 +23,8 @@ import numpy as np
 
 from simulator.engine.costs import efficiencies
 from simulator.engine.costs.cost import DATASHEET, FITTED, Cost
-from simulator.engine.costs.efficiencies import Seconds, precision_of, precision_of_key
-from simulator.engine.costs.products import Attention, Product
+from simulator.engine.costs.efficiencies import Extents, Seconds, precision_of, precision_of_key
+from simulator.engine.costs.products import Product
 from simulator.engine.costs.relatives import Relatives, family, scaling_error
 from simulator.engine.costs.site import Site, Sites, figure
 from simulator.plan.bodies.opcall import ListedOp
@@ -35,9 +35,6 @@ from traces.documents.profile import KeyCost, Profile
 REACH = 16.0
 #: How many measured keys the table counts for.
 TABLE = 3.0
-#: Bytes that extents of a product must be multiples of, for tensor cores to load it (NVIDIA, "Matrix Multiplication Background User's
-#: Guide", requirements to use tensor cores).
-_ALIGNED_BYTES = 16
 
 
 class Ratio(NamedTuple):
@@ -160,10 +157,10 @@ class MeasuredRatios:
         return self._row(site, op, Work(cost.op_class, cost.flops, cost.bytes), kernels, precision, outputs=outputs)
 
     def _row(self, site: Site, op: ListedOp | Task | None, work: Work, kernels: int, precision: str, outputs: float | None) -> _Row:
-        row = work.op_class if op is None else efficiencies.row_class(op, work.op_class, precision)
-        product = None if op is None else efficiencies.product(op)
-        seconds = efficiencies.seconds(site, row, work.flops, work.bytes, precision, kernels, outputs=outputs, product=product)
-        return _Row(row if op is None else f"{row}{_kind(op, product)}", precision, seconds)
+        row = work.op_class if op is None else efficiencies.row_class(op, work.op_class, precision, site)
+        extents = None if op is None else efficiencies.extents(op)
+        seconds = efficiencies.seconds(site, row, work.flops, work.bytes, precision, kernels, outputs=outputs, extents=extents)
+        return _Row(row if op is None else f"{row}{_kind(op, extents)}", precision, seconds)
 
     @cached_property
     def _relatives(self) -> Relatives:
@@ -172,12 +169,10 @@ class MeasuredRatios:
         return Relatives((family(key), key) for key, cost in costs if cost.op_class and cost.warm.median_s > 0)
 
 
-def _kind(op: ListedOp | Task, product: Product | Attention | None) -> str:
-    """The data type of the op's first operand, and whether tensor cores cannot load its extents: a library has other kernels for each."""
+def _kind(op: ListedOp | Task, extents: Extents | None) -> str:
+    """The data type of the op's first operand, and whether tensor cores cannot load its matrices at once."""
     dtype = next((operand.dtype for operand in op.inputs), "")
-    if not isinstance(product, Product) or product.size >= DTYPE_BYTES["float32"]:
-        return f" {dtype}"
-    aligned = all(extent * product.size % _ALIGNED_BYTES == 0 for extent in (product.rows, product.columns, product.depth))
+    aligned = not isinstance(extents, Product) or extents.aligned or extents.size >= DTYPE_BYTES["float32"]
     return f" {dtype}" if aligned else f" {dtype} unaligned"
 
 

@@ -3,7 +3,7 @@
 import json
 
 from simulator.plan.ops import name_of, row
-from simulator.plan.task import HasOperands, Work
+from simulator.plan.task import DTYPE_BYTES, HasOperands, Work
 
 
 def kernels(target: str, args: str) -> int:
@@ -97,3 +97,21 @@ def winograd(task: HasOperands, target: str, args: str) -> bool:
     strides, _, dilation, transposed, _, groups = arguments[first + 2 : first + 8]
     plain = not transposed and groups == 1 and {*strides, *dilation} == {1}
     return plain and weight[2:] == (3, 3) and min(weight[:2]) >= _WINOGRAD_CHANNELS
+
+
+#: Bytes that rows of a matrix must be multiples of, for tensor cores to load it (NVIDIA, "Matrix Multiplication Background User's Guide",
+#: requirements to use tensor cores).
+ALIGNED_BYTES = 16
+
+
+def pointwise(task: HasOperands, target: str, args: str) -> bool:
+    """Whether a convolution is a matrix product of images as they lie: 1x1, stride 1, one group, aligned images with channels first."""
+    first = row(target).weight
+    if first is None:
+        return False
+    arguments = json.loads(args)
+    weight, images = (task.inputs[arguments[position]["$"]] for position in (first, first - 1))
+    strides, padding, dilation, transposed, _, groups = arguments[first + 2 : first + 8]
+    plain = not transposed and groups == 1 and {*strides, *dilation} == {1} and not any(padding)
+    image_bytes = images.strides[1] * DTYPE_BYTES[images.dtype]
+    return plain and {*weight.shape[2:]} == {1} and images.strides[1] > 1 and image_bytes % ALIGNED_BYTES == 0

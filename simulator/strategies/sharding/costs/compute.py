@@ -8,12 +8,13 @@ along one of n, c, h and w alone, as the ranges of `moved` do: h decides how man
 ops are made for each degree of each dimension, and their extents put together.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from simulator.engine.costs import efficiencies
+from simulator.engine.costs.channel_blocks import Channels
 from simulator.engine.costs.cost import PlanCosts
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.products import Product
@@ -33,7 +34,7 @@ from simulator.strategies.sharding.network import Network
 class OpWork(NamedTuple):
     """The work of one op, by configuration. `op`: as a single worker runs it. `classes`: by number, its op class.
 
-    `fast`, `outputs` and `product` are those of `costs.efficiencies`; the last two are None if the op has none.
+    `fast`, `outputs` and `extents` are those of `costs.efficiencies`; the last two are None if the op has none.
     """
 
     op: Op
@@ -43,14 +44,11 @@ class OpWork(NamedTuple):
     flops: np.ndarray
     bytes: np.ndarray
     outputs: np.ndarray | None
-    product: Product | None
+    extents: Product | Channels | None
 
-    def product_of(self, own: np.ndarray) -> Product | None:
-        """The products of some configurations."""
-        if self.product is None:
-            return None
-        batch, rows, columns, depth, size = self.product
-        return Product(batch[own], rows[own], columns[own], depth[own], size)
+    def extents_of(self, own: np.ndarray) -> Product | Channels | None:
+        """The extents of some configurations."""
+        return self.extents and _each(self.extents, lambda name: getattr(self.extents, name)[own])
 
 
 class Prices:
@@ -94,9 +92,9 @@ class Prices:
         for number, fast in sorted({*zip(work.op_class.tolist(), work.fast.tolist(), strict=True)}):
             own = (work.op_class == number) & (work.fast == fast)
             outputs = None if work.outputs is None else work.outputs[own]
-            name, product = work.classes[number], work.product_of(own)
+            name, extents = work.classes[number], work.extents_of(own)
             seconds[own] = self._costs.work_cold_s(
-                task, name, fast, flops=work.flops[own], moved_bytes=work.bytes[own], outputs=outputs, product=product
+                task, name, fast, flops=work.flops[own], moved_bytes=work.bytes[own], outputs=outputs, extents=extents
             )
         return seconds
 
@@ -168,17 +166,23 @@ def _work(variants: Sequence[Op], chosen: np.ndarray) -> OpWork | None:
         flops=flops,
         bytes=moved,
         outputs=_product(shared, chosen) if shared else None,
-        product=_extents(variants, chosen),
+        extents=_extents(variants, chosen),
     )
 
 
-def _extents(variants: Sequence[Op], chosen: np.ndarray) -> Product | None:
-    """The matrix products of an op's variants that meet in each configuration; None if the op is none."""
-    own = [product for op in variants if isinstance(product := efficiencies.product(op), Product)]
-    if len(own) < len(variants):
+def _each(extents: Product | Channels, value: Callable[[str], np.ndarray]) -> Product | Channels:
+    """The extents, with those that a division changes as `value` gives them by name."""
+    if isinstance(extents, Channels):
+        return extents._replace(images=value("images"), channels=value("channels"), pixels=value("pixels"))
+    return extents._replace(batch=value("batch"), rows=value("rows"), columns=value("columns"), depth=value("depth"))
+
+
+def _extents(variants: Sequence[Op], chosen: np.ndarray) -> Product | Channels | None:
+    """The matrix products, or the channels, of an op's variants that meet in each configuration; None if the op has none."""
+    own = [efficiencies.extents(op) for op in variants]
+    if not isinstance(own[0], Product | Channels) or {*map(type, own)} != {type(own[0])}:
         return None
-    batch, rows, columns, depth = (_product([each[number] for each in own], chosen) for number in range(4))
-    return Product(batch, rows, columns, depth, own[0].size)
+    return _each(own[0], lambda name: _product([getattr(each, name) for each in own], chosen))
 
 
 def _sum(values: np.ndarray, chosen: np.ndarray) -> np.ndarray | None:

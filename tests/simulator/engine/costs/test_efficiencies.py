@@ -12,6 +12,7 @@ from torch import nn
 from simulator.engine.costs import efficiencies
 from simulator.engine.costs.efficiencies import EfficiencyRows
 from simulator.engine.costs.model import CostModel
+from simulator.engine.costs.products import Product
 from simulator.engine.costs.site import Number, Site
 from simulator.machine.machine import Machine, SmLimits
 from simulator.machine.presets import load_machine
@@ -26,6 +27,8 @@ from tests.support.shared_data import shared_folder
 
 DOCUMENT = json.loads(efficiencies.TABLE.read_text())
 GPU = Site("gpu", 10, {"fp32": 1e12}, 1e11, 2**20)
+#: The SMs of an H100, by what they multiply in a cycle.
+HOPPER = Site("gpu", 10, {"fp32": 5e12, "bf16": 10 * 4096 * 2e9}, 1e11, 2**20, clock_hz=2e9)
 
 
 def numbers(rows: EfficiencyRows) -> list[Number]:
@@ -40,6 +43,7 @@ def numbers(rows: EfficiencyRows) -> list[Number]:
 def test_every_number_is_positive_and_names_a_source_and_every_source_is_named():
     every = [number for rows in efficiencies.table().values() for number in numbers(rows)]
     every += [Number(*number) for number in DOCUMENT["update_tensors"].values()]
+    every += [number for row in efficiencies.table()["gpu"].classes.values() if row.channel_blocks for _, number in row.channel_blocks]
     blocks = [row.block for rows in efficiencies.table().values() for row in rows.classes.values() if row.block]
     assert {number.source for number in [*every, *blocks]} == set(DOCUMENT["sources"])
     assert all(number.value > 0 and number.error > 0 for number in every)
@@ -154,9 +158,47 @@ def test_only_plain_three_by_three_convolutions_of_float32_run_winograd_kernels(
     of = {precision: {} for precision in ("fp32", "tf32")}
     for op in graph.ops:
         for precision, classes_of in of.items():
-            classes_of.setdefault(op.layer, set()).add(efficiencies.row_class(op, op.body.work(op).op_class, precision))
+            classes_of.setdefault(op.layer, set()).add(efficiencies.row_class(op, op.body.work(op).op_class, precision, GPU))
     assert {layer for layer, names in of["fp32"].items() if efficiencies.WINOGRAD in names} == {"1"}
     assert not any(efficiencies.WINOGRAD in names for names in of["tf32"].values()), "tensor cores multiply directly"
+
+
+def test_pointwise_convolutions_in_16_bits_are_products_of_images_as_they_lie():
+    """Their rows are images of pixels, which must be multiples of 16 bytes; other convolutions change the layout first."""
+
+    class Kinds(nn.Sequential):
+        def __init__(self):
+            super().__init__(
+                nn.Conv2d(8, 32, 1, dtype=torch.float16),  # 16 x 16 pixels of two bytes
+                nn.Conv2d(32, 64, 1, stride=2, dtype=torch.float16),
+                nn.Conv2d(64, 16, 1, dtype=torch.float16),  # 8 x 8
+                nn.Conv2d(16, 16, 3, dtype=torch.float16),
+                nn.Conv2d(16, 8, 1, dtype=torch.float16),  # 6 x 6: 72 bytes
+            )
+
+    images = torch.ones(2, 8, 16, 16, dtype=torch.float16)
+    graph = capture(lambda: Built(Kinds(), (images,), {}, torch.zeros(()), lambda out, _: out.float().sum()), batch=2)
+    convolutions = [op for op in graph.ops if op.body.work(op).op_class == "conv"]
+    rows = {op.layer: efficiencies.row_class(op, "conv", "fp16", HOPPER) for op in convolutions}
+    assert {layer for layer, row in rows.items() if row == efficiencies.POINTWISE} == {"0", "2"}
+    extents = {layer: [efficiencies.extents(op) for op in convolutions if op.layer == layer] for layer in rows}
+    assert extents["2"] == [
+        Product(2.0, 16.0, 64.0, 64.0, 2.0),  # two images: [16, 64 channels] by [64 channels, 8 x 8 pixels]
+        Product(2.0, 64.0, 64.0, 16.0, 2.0),  # dX
+        Product(1.0, 16.0, 64.0, 2 * 64.0, 2.0),  # dW sums over all pixels
+    ]
+    assert {*extents["1"], *extents["3"], *extents["4"]} == {None}
+    assert {efficiencies.row_class(op, "conv", "fp16", GPU) for op in convolutions} == {efficiencies.HALF}, (
+        "an older GPU has no such kernels"
+    )
+    assert {row for op in convolutions if (row := efficiencies.row_class(op, "conv", "fp32", HOPPER)) == efficiencies.POINTWISE} == set()
+
+
+def test_pooling_takes_as_long_for_16_bits_as_for_32():
+    """The bytes of the values are half as many, and those of max-pooling's indices stay."""
+    for name, half in efficiencies.POOLS_HALF.items():
+        rows = efficiencies.table()["gpu"]
+        assert rows.row(half).memory.value == pytest.approx(rows.row(name).memory.value / 2, rel=0.05)
 
 
 @pytest.mark.parametrize(("layout", "row"), [("nchw", efficiencies.HALF), ("nhwc", efficiencies.CHANNELS_LAST)])
@@ -164,17 +206,22 @@ def test_convolutions_in_16_bits_have_a_row_for_each_layout(layout, row):
     graph = Job("resnet20", 2, image_size=32, precision="amp", layout=layout).on("gpu").graph(2)
     convolutions = [op for op in graph.ops if op.body.work(op).op_class == "conv"]
     assert len(convolutions) > 19
-    assert {efficiencies.row_class(op, "conv", efficiencies.precision_of(op, "conv", "fp32")) for op in convolutions} == {row}
-    assert {efficiencies.row_class(op, "conv", "tf32") for op in convolutions} == {"conv"}
+    assert {efficiencies.row_class(op, "conv", efficiencies.precision_of(op, "conv", "fp32"), HOPPER) for op in convolutions} == {row}
+    assert {efficiencies.row_class(op, "conv", "tf32", HOPPER) for op in convolutions} == {"conv"}
 
 
 @pytest.mark.parametrize(
     ("precision", "layout", "row"),
-    [("amp", "nchw", efficiencies.NORM_HALF), ("amp", "nhwc", efficiencies.NORM_CHANNELS_LAST), ("fp32", "nhwc", "norm")],
+    [
+        ("amp-fp16", "nchw", efficiencies.NORM_HALF),
+        ("amp", "nchw", efficiencies.NORM_PYTORCH),  # cuDNN normalizes no bf16
+        ("amp", "nhwc", efficiencies.NORM_CHANNELS_LAST),
+        ("fp32", "nhwc", "norm"),
+    ],
 )
-def test_normalizations_in_16_bits_have_a_row_for_each_layout(precision, layout, row):
+def test_batch_norms_in_16_bits_have_a_row_for_each_library_and_layout(precision, layout, row):
     graph = Job("resnet20", 2, image_size=32, precision=precision, layout=layout).on("gpu").graph(2)
-    assert {efficiencies.row_class(op, "norm", "fp32") for op in graph.ops if op.body.work(op).op_class == "norm"} == {row}
+    assert {efficiencies.row_class(op, "norm", "fp32", GPU) for op in graph.ops if op.body.work(op).op_class == "norm"} == {row}
 
 
 def test_tensor_cores_with_a_high_rate_wait_for_their_operands():

@@ -120,12 +120,32 @@ def test_many_products_at_once_take_as_long_as_each():
 def test_an_op_is_the_product_of_its_last_two_inputs():
     machine = load_machine("a100")
     plan = planned("baseline", Job("transformer_base", 2, precision="tf32"), machine, CostModel(machine, precision="tf32"))
-    tasks = [task for task in plan.tasks if isinstance(efficiencies.product(task), Product)]
+    tasks = [task for task in plan.tasks if isinstance(efficiencies.extents(task), Product)]
     assert {task.body.op for task in tasks} >= {"aten.mm.default", "aten.addmm.default"}
     for task in tasks:
-        product = efficiencies.product(task)
+        product = efficiencies.extents(task)
         assert (product.batch * product.rows * product.columns, product.size) == (task.writes[0].elements, 4)
         assert task.body.work(task).flops == pytest.approx(2 * task.writes[0].elements * product.depth, rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "times"), [("a100", 1.0), ("rtx4090", 1.0), ("h100", KERNEL.unaligned.value)])
+def test_hoppers_instructions_load_only_rows_that_begin_at_multiples_of_16_bytes(name, times):
+    """Other products run older instructions there. 50,257 is the number of tokens that GPT-2 knows; many pad it to 50,304."""
+    site, logits = load_site(name), Product(1.0, 8192.0, 50257.0, 768.0, 2.0)
+    slow, fast = (products.seconds(KERNEL, site, "bf16", logits._replace(aligned=aligned), 0.0) for aligned in (False, True))
+    assert slow / fast == pytest.approx(times, rel=0.01)
+
+
+@pytest.mark.parametrize(("vocabulary", "aligned"), [(50257, False), (50304, True)])
+def test_an_odd_vocabulary_leaves_the_products_of_its_logits_unaligned(vocabulary, aligned):
+    graph = Job(f"lm:layers=1,d_model=64,heads=2,ffn=64,vocab={vocabulary},form=gpt", 2, image_size=16, precision="bf16").on("gpu").graph(2)
+    of_logits = [
+        extents
+        for op in graph.ops
+        if isinstance(extents := efficiencies.extents(op), Product) and vocabulary in (extents.rows, extents.columns, extents.depth)
+    ]
+    assert len(of_logits) == 3, "forward, dX and dW"
+    assert {extents.aligned for extents in of_logits} == {aligned}
 
 
 def attention(queries: float, keys: float, seen: float = 1.0, batch: float = 1.0, passes: float = 1.0, moved: float = 0.0) -> float:
@@ -156,7 +176,7 @@ def test_backward_of_attention_multiplies_five_times_where_forward_does_twice():
 def test_an_op_of_attention_knows_whether_it_is_causal():
     machine = load_machine("a100")
     plan = planned("baseline", Job("transformer_base", 2, precision="tf32"), machine, CostModel(machine, precision="tf32"))
-    works = [work for task in plan.tasks if isinstance(work := efficiencies.product(task), Attention)]
+    works = [work for task in plan.tasks if isinstance(work := efficiencies.extents(task), Attention)]
     assert {work.passes for work in works} == {1.0, 2.5}
     shapes = {(work.batch, work.queries, work.keys, work.width) for work in works}
     assert (shapes, {work.seen for work in works}) == ({(16, 64, 64, 64)}, {0.5, 1.0}), "the decoder attends to what came before"

@@ -215,7 +215,7 @@ def test_a_table_of_timm_is_read_in_its_columns(table, tmp_path):
     table(timm, {**timm, "torch": "1.10"}, columns=tuple(timm), name="timm.csv.gz")
     table({}, columns=("m", "n", "k"), name="kernels.csv")
     (row,), left_out = read_folder(tmp_path)
-    assert (row.machine, row.job.precision, row.job.layout, row.file) == ("rtx3090", "amp", "nhwc", "timm.csv.gz")
+    assert (row.machine, row.job.precision, row.job.layout, row.file) == ("rtx3090", "amp-fp16", "nhwc", "timm.csv.gz")
     assert [(item.file, item.why) for item in left_out] == [("timm.csv.gz", "the same job with an older PyTorch")]
 
 
