@@ -98,8 +98,9 @@ def step_ops(row: Row) -> StepOps:
     plan = plan_of(row, preset)
     target = preset.running(plan)
     machine, model = target.machine, target.costs
-    device = machine.devices[0]
-    memory = machine.memory(device.name)
+    rated = machine.rated or machine
+    device = rated.devices[0]
+    memory = rated.memory(device.name)
     site = Site.of_device(replace(device, reached=1.0), replace(memory, reached=1.0), 1.0)
     costs = model.resolve(plan)
     lasted = {span.task: span.end_s - span.start_s for span in simulate(plan, machine, costs, mode=target.mode).spans}

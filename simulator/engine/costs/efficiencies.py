@@ -44,7 +44,7 @@ HALF, CHANNELS_LAST = "conv.half", "conv.channels-last"
 POINTWISE = "conv.pointwise"
 #: The rows of normalizations of images in 16 bits: those in channels-last order have separate kernels, and those of bf16 are PyTorch's own.
 NORM_HALF, NORM_CHANNELS_LAST, NORM_PYTORCH = "norm.half", "norm.channels-last", "norm.pytorch"
-#: The row of pooling in 16 bits, which takes as long for an element as in 32.
+#: The rows of pooling in 16 bits with channels first, which takes as long for an element as in 32.
 POOLS_HALF = {"pool": "pool.half", "pool.backward": "pool.half-backward"}
 #: The row of copies from 16 bits to 32. PyTorch converts them by the number, but those from 32 to 16 by the vector.
 WIDENING = "elementwise.widening"
@@ -300,8 +300,8 @@ def row_class(task: HasOperands, op_class: str, precision: str, site: Site, may_
         return op_class
     half = task.inputs[0].dtype in _HALVES
     if op_class in POOLS_HALF:
-        return POOLS_HALF[op_class] if half else op_class
-    last = len(task.inputs[0].shape) > 1 and task.inputs[0].strides[1] == 1
+        return POOLS_HALF[op_class] if half and not any(map(_channels_last, task.inputs)) else op_class
+    last = _channels_last(task.inputs[0])
     if op_class == "norm":
         own = NORM_PYTORCH if _channels(task) is not None else NORM_HALF
         return (NORM_CHANNELS_LAST if last else own) if half else op_class
@@ -310,6 +310,10 @@ def row_class(task: HasOperands, op_class: str, precision: str, site: Site, may_
     if precision != "fp32":
         return op_class
     return WINOGRAD if (fast(task) if may_be_fast is None else may_be_fast) else op_class
+
+
+def _channels_last(operand: Operand) -> bool:
+    return len(operand.shape) > 1 and operand.strides[1] == 1
 
 
 def reached(task: Task, op_class: str, precision: str, site: Site) -> float:

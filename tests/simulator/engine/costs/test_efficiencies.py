@@ -194,11 +194,16 @@ def test_pointwise_convolutions_in_16_bits_are_products_of_images_as_they_lie():
     assert {row for op in convolutions if (row := efficiencies.row_class(op, "conv", "fp32", HOPPER)) == efficiencies.POINTWISE} == set()
 
 
-def test_pooling_takes_as_long_for_16_bits_as_for_32():
-    """The bytes of the values are half as many, and those of max-pooling's indices stay."""
-    for name, half in efficiencies.POOLS_HALF.items():
-        rows = efficiencies.table()["gpu"]
-        assert rows.row(half).memory.value == pytest.approx(rows.row(name).memory.value / 2, rel=0.05)
+@pytest.mark.parametrize(("precision", "layout", "halves"), [("amp", "nchw", True), ("amp", "nhwc", False), ("fp32", "nchw", False)])
+def test_pooling_with_channels_first_takes_as_long_for_16_bits_as_for_32(precision, layout, halves):
+    graph = Job("resnet18", 2, image_size=64, precision=precision, layout=layout).on("gpu").graph(2)
+    pools = [(op, op_class) for op in graph.ops if (op_class := op.body.work(op).op_class).startswith("pool")]
+    assert {op_class for _, op_class in pools} == {*efficiencies.POOLS_HALF}
+    rows = efficiencies.table()["gpu"]
+    for op, op_class in pools:
+        row = efficiencies.row_class(op, op_class, "fp32", GPU)
+        assert row == (efficiencies.POOLS_HALF[op_class] if halves else op_class)
+        assert rows.row(row).memory.value == pytest.approx(rows.row(op_class).memory.value / (2 if halves else 1), rel=0.05)
 
 
 @pytest.mark.parametrize(("layout", "row"), [("nchw", efficiencies.HALF), ("nhwc", efficiencies.CHANNELS_LAST)])
