@@ -10,8 +10,8 @@ round takes the latency of the memory or of the cache, and longer if other block
 
 Forward makes one pass, then another kernel normalizes element by element. Backward makes two passes in one kernel.
 
->>> Channels(images=64.0, channels=64.0, pixels=112.0 * 112.0, passes=1).rounds
-1600.0
+>>> int(Channels(images=64.0, channels=64.0, pixels=112.0 * 112.0, passes=1).rounds)  # one image at a time, in 25 rounds
+1600
 """
 
 from typing import Any, Generic, NamedTuple, TypeVar

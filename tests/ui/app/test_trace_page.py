@@ -299,7 +299,7 @@ def test_another_strategy_leaves_the_other_answers_as_they_are(page, monkeypatch
     from simulator.predict import forecast as planning
 
     planned, plan = [], planning.plan_of
-    monkeypatch.setattr(planning, "plan_of", lambda job, text, *rest: planned.append(text) or plan(job, text, *rest))
+    monkeypatch.setattr(planning, "plan_of", lambda job, text, *rest, **how: planned.append(text) or plan(job, text, *rest, **how))
     app = page(**JOB, strategy=["forward-fusion"], optimizer="adagrad:for")
     assert sorted(planned) == ["baseline", "forward-fusion", "pytorch", "pytorch-ddp", "pytorch-fsdp", "pytorch-graph"]
     planned.clear()

@@ -10,7 +10,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
-from simulator.engine.costs.efficiencies import product as product_of
+from simulator.engine.costs.efficiencies import extents as extents_of
 from simulator.engine.costs.products import Attention as AttentionWork
 from simulator.engine.costs.products import Product
 from simulator.model.job import Job
@@ -203,7 +203,7 @@ def test_attention_is_one_op_forward_and_one_backward(spec, precision):
             _, key, value = op.inputs[:3] if op.body.target == FORWARD else op.inputs[1:4]
             assert key.shape == value.shape == (2, model.kv_heads, 12, 16)
             assert key.dtype == ("float32" if precision == "fp32" else "bfloat16")
-            work = product_of(op)
+            work = extents_of(op)
             assert isinstance(work, AttentionWork)
             assert (work.batch, work.queries, work.keys, work.width) == (8, 12, 12, 16)
             assert work.seen == (0.5 if model.positions != "alibi" else 1.0)
@@ -250,7 +250,7 @@ def test_experts_are_products_of_groups_of_static_shapes(precision):
         ((64, 48), (48, 64), (8, 64, 64)), ((48, 64), (8, 64, 64), (48, 64)),
     ]  # fmt: skip
     assert sum(op.body.flops for op in products) == 3 * 2 * 48 * 3 * 64 * 32  # of active experts only
-    works = [product_of(op) for op in products]
+    works = [extents_of(op) for op in products]
     assert works[0] == Product(8.0, 6.0, 64.0, 64.0, {"fp32": 4.0, "fp64": 8.0}.get(precision, 2.0)), "six tokens for each expert"
     assert [work[:4] for work in works[2:4]] == [(8.0, 64.0, 32.0, 6.0), (8.0, 6.0, 32.0, 64.0)]
     work = products[0].body.work(products[0])
