@@ -8,7 +8,7 @@ from executors.binding import Forms
 from executors.cuda.driver import Driver, Place
 from executors.cuda.graphs import GraphProgram
 from executors.cuda.partitions import check_disjoint, check_events, runnable_mode
-from executors.cuda.program import EagerProgram, Site
+from executors.cuda.program import EagerProgram, Site, drivers_of
 from executors.program import AT_FIRST, Executable, Start
 from simulator.engine.scenario import EAGER, GRAPH
 from simulator.machine.machine import Device, Machine
@@ -32,7 +32,7 @@ class CudaBackend:
             raise SchedcastError(f"unknown mode {mode!r}; expected {EAGER} or {GRAPH}")
         self.machine, self.driver = machine, driver
         self.places = _places(machine, (driver, *others))
-        self._drivers = tuple(dict.fromkeys(place.driver for place in self.places.values()))
+        self._drivers = drivers_of(self.places)
         self.mode, _ = runnable_mode(driver, mode, len(machine.devices), self._drivers[1:])
         self._home = driver.stream() if len(self._drivers) > 1 else None
         draws = "keyed" if self.mode == EAGER else "stream"  # the host cannot seed between the nodes of a graph

@@ -31,6 +31,10 @@ from traces.errors import SchedcastError
 INSTRUMENTED_REPLAYS = 6
 
 
+#: By GPU, the numbers of its losses among those of a replay, and one tensor of them.
+Stacked = dict[torch.device, tuple[list[int], torch.Tensor]]
+
+
 class GraphProgram(EagerProgram):
     """A plan bound to tensors and run in graphs of `unit` periods. The periods of a call that do not fill a graph run eagerly."""
 
@@ -60,7 +64,7 @@ class GraphProgram(EagerProgram):
         self._update_lags = sorted({task.lag for task in updates})
         self._graph_inputs: list[Placed] = []  # the inputs that the graph reads, by offset; empty if it reads the job's own inputs
         self._captured: dict[int, Instance] = {}  # the instances of the graph's own iterations, by offset from its first period
-        self._stacked: list[tuple[list[int], torch.Tensor]] = []  # by GPU, the numbers of losses of one replay, and these losses
+        self._stacked: Stacked = {}  # the losses of one replay
         self._border: dict[int, Instance] = {}  # earlier iterations that the graph reads, by age: periods before the graph's first one
         self._loss_offsets: list[int] = []  # the iterations of the losses, relative to the graph's first period
         self._graph_ends: list[Event] = []  # the ends of the graphs that have been launched and not waited for
@@ -269,13 +273,12 @@ class GraphProgram(EagerProgram):
 
     # Losses.
 
-    def _stack(self, losses: Sequence[tuple[int, torch.device, torch.Tensor]]) -> list[tuple[list[int], torch.Tensor]]:
-        """By GPU, the numbers of its losses, and one tensor of them."""
-        stacked: list[tuple[list[int], torch.Tensor]] = []
+    def _stack(self, losses: Sequence[tuple[int, torch.device, torch.Tensor]]) -> Stacked:
+        stacked: Stacked = {}
 
         def stack(device: torch.device) -> None:
             numbers = [number for number, (_, own, _) in enumerate(losses) if own == device]
-            stacked.append((numbers, torch.stack([losses[number][2] for number in numbers])))
+            stacked[device] = numbers, torch.stack([losses[number][2] for number in numbers])
 
         self._on_gpus(dict.fromkeys(device for _, device, _ in losses), stack)
         return stacked
@@ -292,22 +295,16 @@ class GraphProgram(EagerProgram):
         if not self._stacked:
             return
         losses: dict[int, torch.Tensor] = {}
-        by_gpu = {self._device_of_loss(numbers): (numbers, stacked) for numbers, stacked in self._stacked}
 
         def copy(device: torch.device) -> None:
-            numbers, stacked = by_gpu[device]
+            numbers, stacked = self._stacked[device]
             losses.update(zip(numbers, stacked.clone(), strict=True))
 
-        self._on_gpus(by_gpu, copy)
+        self._on_gpus(self._stacked, copy)
         per_iteration = len(self.plan.losses)
         for position in range(0, len(self._loss_offsets), per_iteration):
             iteration = self._first_iteration + first + self._loss_offsets[position]
             self.losses[iteration] = tuple(losses[number] for number in range(position, position + per_iteration))
-
-    def _device_of_loss(self, numbers: Sequence[int]) -> torch.device:
-        """The GPU of the losses with these numbers among those of a replay."""
-        name = self.plan.losses[numbers[0] % len(self.plan.losses)]
-        return self._device_of[self.binding.slot[name]]
 
     # Task times.
 

@@ -110,6 +110,11 @@ WAIT_TIMES, LEAST_WAIT_S, FIRST_WAIT_S = 20, 60.0, 240.0
 RUN_AHEAD = 16
 
 
+def drivers_of(places: Mapping[str, Place]) -> tuple[Driver, ...]:
+    """The drivers of all GPUs, in the order of the devices."""
+    return tuple(dict.fromkeys(place.driver for place in places.values()))
+
+
 @dataclass(frozen=True)
 class Site:
     """Where and how a program runs: the place of each device, and the forms of canonical ops.
@@ -125,15 +130,10 @@ class Site:
         """The torch device of a plan's device. All partitions of a GPU have the same one."""
         return torch.device("cpu") if name == HOST else self.places[name].driver.device
 
-    @property
-    def gpus(self) -> tuple[Driver, ...]:
-        """The drivers of all GPUs."""
-        return tuple(dict.fromkeys(place.driver for place in self.places.values()))
-
     def drivers(self, plan: Plan) -> tuple[Driver, ...]:
         """Those of the GPUs that the plan uses."""
         used = {self.places[name].driver for name in plan.devices}
-        return tuple(driver for driver in self.gpus if driver in used)
+        return tuple(driver for driver in drivers_of(self.places) if driver in used)
 
     def call_host(self, task: Task) -> None:
         """Let the current stream of the task's GPU call the host."""
