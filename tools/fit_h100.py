@@ -19,6 +19,7 @@ from simulator.engine.costs.site import Number, Site, Sites
 from simulator.machine.presets import load_machine
 from simulator.plan.bodies.opcall import ListedOp
 from simulator.predict.target import profile_of_preset
+from tools.fit_efficiencies import rms
 
 GPU = "h100"
 #: Where the search starts: the latency of memory and of a cache, a tenth of the former, and some microseconds.
@@ -85,7 +86,7 @@ def unaligned(site: Site) -> np.ndarray:
 
 
 def _summary(errors: np.ndarray) -> str:
-    return f"RMS log error {np.sqrt((errors**2).mean()):.2f}, median {np.median(np.abs(errors)):.2f}"
+    return f"RMS log error {rms(errors.ravel()):.2f}, median {np.median(np.abs(errors)):.2f}"
 
 
 def main() -> None:

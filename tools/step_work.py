@@ -140,10 +140,14 @@ def device_seconds(step: StepOps, rows: EfficiencyRows, figures: dict[str, float
     """The device time of the step's ops."""
     site, total = step.reached(figures), 0.0
     for group in step.groups:
-        work = (group.flops, group.bytes, group.precision, group.launches)
-        said = efficiencies.seconds(site, group.op_class, *work, rows, group.outputs or None, group.extents)
-        total += group.count * (said.warm + group.cold * (said.cold - said.warm))
+        total += _group_seconds(site, group, rows)
     return total
+
+
+def _group_seconds(site: Site, group: Group, rows: EfficiencyRows) -> float:
+    work = (group.flops, group.bytes, group.precision, group.launches)
+    said = efficiencies.seconds(site, group.op_class, *work, rows, group.outputs or None, group.extents)
+    return group.count * (said.warm + group.cold * (said.cold - said.warm))
 
 
 def _by_extents(step: StepOps, group: Group, rows: EfficiencyRows) -> bool:
@@ -253,10 +257,7 @@ def _product_seconds(step: StepOps, rows: EfficiencyRows, figures: dict[str, flo
         if not _by_extents(step, group, rows):
             continue
         if isinstance(group.extents, Channels):
-            said = efficiencies.seconds(
-                site, group.op_class, group.flops, group.bytes, group.precision, group.launches, rows, extents=group.extents
-            )
-            total_s += group.count * (said.warm + group.cold * (said.cold - said.warm))
+            total_s += _group_seconds(site, group, rows)
         else:
             shared = (*group.extents[4:6], group.extents.made_for_chip) if isinstance(group.extents, Attention) else group.extents[4:]
             alike[group.op_class, group.precision, type(group.extents), shared].append(group)

@@ -49,8 +49,8 @@ ADD = OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', outputs=())
 COPY = OpCall("aten.copy_.default", '[{"$":1},{"$":0}]', outputs=())
 #: The arguments of a product of what a task reads; and those of one that is added to what it changes.
 _OF_READS, _ADDED = '[{"$":0},{"$":1}]', '[{"$":2},{"$":0},{"$":1}]'
-#: What a builder does with gradients: `options.Gradients`, or sums those of each microbatch from buckets.
-Kept = Literal["freed", "kept", "fused", "held", "bucketed"]
+#: What a builder does with gradients: that of an option, or it adds those of each microbatch from buckets.
+Kept = Gradients | Literal["bucketed"]
 
 
 def kept_by(gradients: Gradients, replicas: int, sharded: bool) -> Kept:

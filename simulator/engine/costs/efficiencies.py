@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -198,6 +198,24 @@ def operands(site: Site, precision: str) -> float:
     return OPERANDS.get(precision, 0.0) if known else 0.0
 
 
+def _by_extents(
+    row: EfficiencyRow, site: Site, precision: str, extents: Extents | None, moved_bytes: Any, cached: bool = False
+) -> tuple[Any, Number] | None:
+    """The time of kernels that depends on their extents, with all reads in the cache or with none, and the number that decides it.
+
+    The time is a number, or an array if the extents are. None if the row has no such kernels, or the site does not run them.
+    """
+    if isinstance(extents, Channels):
+        if row.channel_blocks is None:
+            return None
+        after_s = terms(site, row, 0.0, moved_bytes, precision).memory_s if extents.passes == 1 else 0.0
+        return channel_blocks.seconds(row.channel_blocks, site, extents, cached) + after_s, row.channel_blocks.round_cycles
+    if extents is None or row.product is None or not serves(site, precision, extents):
+        return None
+    number = row.product.attention if isinstance(extents, Attention) else row.product.compute
+    return products.seconds(row.product, site, precision, extents, 0.0 if cached else moved_bytes), number
+
+
 def seconds(
     site: Site,
     op_class: str,
@@ -212,15 +230,9 @@ def seconds(
     """Time of some work in an op class, by the committed table or by `rows`. `outputs`: as in `terms`; `extents`: those of the task."""
     rows = rows or table()[site.kind]
     row = rows.row(op_class)
-    if row.product is not None and isinstance(extents, Product | Attention) and serves(site, precision, extents):
-        cold, alone = (products.seconds(row.product, site, precision, extents, missed) for missed in (moved_bytes, 0.0))
-        number = row.product.attention if isinstance(extents, Attention) else row.product.compute
-        return Seconds(alone if moved_bytes <= site.cache_bytes else cold, cold, number.error)
-    if row.channel_blocks is not None and isinstance(extents, Channels):
-        after_s = terms(site, row, flops, moved_bytes, precision, launches).memory_s if extents.passes == 1 else 0.0
-        fits = moved_bytes <= site.cache_bytes
-        warm, cold = (channel_blocks.seconds(row.channel_blocks, site, extents, cached) + after_s for cached in (fits, False))
-        return Seconds(warm, cold, row.channel_blocks.round_cycles.error)
+    if (known := _by_extents(row, site, precision, extents, moved_bytes)) is not None:
+        cached = _by_extents(row, site, precision, extents, moved_bytes, cached=True) if moved_bytes <= site.cache_bytes else None
+        return Seconds((cached or known)[0], known[0], known[1].error)
     parts = terms(site, row, flops, moved_bytes=moved_bytes, precision=precision, launches=launches, outputs=outputs)
     speedup = rows.cache_speedup(site) if moved_bytes <= site.cache_bytes and not row.adds else 1.0
     numbers = {"least_s": row.least_s, "compute": figure(row.compute, precision), "memory": row.memory}
@@ -241,11 +253,8 @@ def cold_s(
 ) -> np.ndarray:
     """`seconds(...).cold` of several works of one class."""
     row = table()[site.kind].row(op_class)
-    if row.product is not None and isinstance(extents, Product | Attention) and serves(site, precision, extents):
-        return products.seconds(row.product, site, precision, extents, moved_bytes)
-    if row.channel_blocks is not None and isinstance(extents, Channels):
-        after_s = terms(site, row, flops, moved_bytes, precision, launches).memory_s if extents.passes == 1 else 0.0
-        return channel_blocks.seconds(row.channel_blocks, site, extents, cached=False) + after_s
+    if (known := _by_extents(row, site, precision, extents, moved_bytes)) is not None:
+        return known[0]
     parts = terms(site, row, flops, moved_bytes=moved_bytes, precision=precision, launches=launches, outputs=outputs)
     cold_start = row.cold_start_s.value if row.cold_start_s is not None else 0.0
     return cold_start + parts.least_s + row.together(parts.compute_s, parts.memory_s)
@@ -303,10 +312,13 @@ def row_class(task: HasOperands, op_class: str, precision: str, site: Site, may_
         return POOLS_HALF[op_class] if half and not any(map(_channels_last, task.inputs)) else op_class
     last = _channels_last(task.inputs[0])
     if op_class == "norm":
-        own = NORM_PYTORCH if _channels(task) is not None else NORM_HALF
-        return (NORM_CHANNELS_LAST if last else own) if half else op_class
+        if not half or last:
+            return NORM_CHANNELS_LAST if half else op_class
+        return NORM_PYTORCH if _channels(task) is not None else NORM_HALF
     if precision in ("bf16", "fp16"):
-        return CHANNELS_LAST if last else POINTWISE if of_hopper(site) and pointwise(task, task.body.op, task.body.args) else HALF
+        if last:
+            return CHANNELS_LAST
+        return POINTWISE if of_hopper(site) and pointwise(task, task.body.op, task.body.args) else HALF
     if precision != "fp32":
         return op_class
     return WINOGRAD if (fast(task) if may_be_fast is None else may_be_fast) else op_class
@@ -386,16 +398,16 @@ def _aligned(operands: Iterable[Operand], columns: int) -> bool:
 
 def _pointwise_product(task: HasOperands) -> Product | None:
     """The product of a convolution in 16 bits that multiplies its images as they lie, [out, in] by [in, pixels] for each image."""
-    op, own = task.body.op, row(task.body.op)
-    if own.weight is None or task.inputs[0].dtype not in _HALVES or not pointwise(task, op, task.body.args):
+    operands = pointwise(task, task.body.op, task.body.args) if task.inputs[0].dtype in _HALVES else None
+    if operands is None:
         return None
-    arguments = json.loads(task.body.args)
-    weight, images = (task.inputs[arguments[position]["$"]] for position in (own.weight, own.weight - 1))
+    weight, images = operands
     count, pixels = float(images.shape[0]), float(math.prod(images.shape[2:]))
     out, into = map(float, weight.shape[:2])
-    if not own.kernels:
+    if not row(task.body.op).kernels:
         return Product(count, out, pixels, into, 2.0)
-    of_images, of_weight = arguments[-1][0], any(arguments[-1][1:])
+    of_images, *others = json.loads(task.body.args)[-1]
+    of_weight = any(others)
     if of_images:
         return Product((2 if of_weight else 1) * count, into, pixels, out, 2.0)
     return Product(1.0, out, into, count * pixels, 2.0)
@@ -404,7 +416,7 @@ def _pointwise_product(task: HasOperands) -> Product | None:
 def _channels(task: HasOperands) -> Channels | None:
     """The channels of a batch norm in bf16 with channels first, which PyTorch's own kernels normalize."""
     passes = row(task.body.op).channel_passes
-    if not passes or task.inputs[0].dtype != "bfloat16" or len(task.inputs[0].shape) < 3 or task.inputs[0].strides[1] == 1:
+    if not passes or task.inputs[0].dtype != "bfloat16" or len(task.inputs[0].shape) < 3 or _channels_last(task.inputs[0]):
         return None
     images, channels, *sizes = map(float, task.inputs[0].shape)
     return Channels(images, channels, math.prod(sizes), passes)

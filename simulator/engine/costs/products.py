@@ -99,9 +99,8 @@ class ProductKernel(BaseModel):
     tensor cores in the time of a FLOP in 16 bits. `memory`: share of the bandwidth. `draw`: bytes per cycle that an SM of 4096 such FLOPs
     per cycle can draw from the cache; others as the square root of their FLOPs. `split_s`: time to add the parts of a split sum. `watts`:
     power per TFLOP/s of the peak in 16 bits below which a GPU lowers its clock, with the square root of the power, if it computes for a
-    moment; `sustained_watts`: the same if it computes for minutes, as in training. `unaligned`: how many
-    times as long products take whose rows do not begin at multiples of 16 bytes, on SMs of Hopper and later data-center GPUs, whose
-    instructions load no others.
+    moment; `sustained_watts`: the same if it computes for minutes, as in training. `unaligned`: how many times as long products
+    take whose rows do not begin at multiples of 16 bytes, on SMs of Hopper and later data-center GPUs, whose instructions load no others.
 
     Of attention: `attention`: share of the peak. `score_cycles`: time of a score's exponential and what goes with it, as a multiple of that
     of the exponential alone, of which an SM computes 16 a cycle. `tail`: how much of the longest row of blocks is not hidden by others.

@@ -152,8 +152,7 @@ class Collective(Body):
     library may use a better one. `root` is the root of a "server": a device, or the host.
 
     `listed`: the task lists only the operands of the first `listed` devices, which represent the others in the plan (`DeviceClass`); 0: of
-    all. `times`: the task represents this many, one after another, each with operands
-    like these.
+    all. `times`: the task represents this many, one after another, each with operands like these.
     """
 
     operation: Operation

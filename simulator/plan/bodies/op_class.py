@@ -1,9 +1,11 @@
 """The class and the work of an op, for the roofline of unmeasured ops."""
 
 import json
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from simulator.plan.ops import name_of, row
-from simulator.plan.task import DTYPE_BYTES, HasOperands, Work
+from simulator.plan.task import DTYPE_BYTES, HasOperands, Operand, Work
 
 
 def kernels(target: str, args: str) -> int:
@@ -89,14 +91,29 @@ def _narrow_groups(task: HasOperands, target: str, args: str) -> bool:
 
 def winograd(task: HasOperands, target: str, args: str) -> bool:
     """Whether a convolution may run a Winograd kernel: 3x3, stride 1, not dilated, not transposed, one group and enough channels."""
+    plain = _plain(task, target, args)
+    return plain is not None and plain.weight.shape[2:] == (3, 3) and min(plain.weight.shape[:2]) >= _WINOGRAD_CHANNELS
+
+
+class _Plain(NamedTuple):
+    """A convolution with stride 1, not dilated, not transposed and in one group."""
+
+    weight: Operand
+    images: Operand
+    padding: Sequence[int]
+
+
+def _plain(task: HasOperands, target: str, args: str) -> _Plain | None:
+    """The plain convolution that an op is; None for other ops."""
     first = row(target).weight
     if first is None:
-        return False
+        return None
     arguments = json.loads(args)
-    weight = task.inputs[arguments[first]["$"]].shape
-    strides, _, dilation, transposed, _, groups = arguments[first + 2 : first + 8]
-    plain = not transposed and groups == 1 and {*strides, *dilation} == {1}
-    return plain and weight[2:] == (3, 3) and min(weight[:2]) >= _WINOGRAD_CHANNELS
+    strides, padding, dilation, transposed, _, groups = arguments[first + 2 : first + 8]
+    if transposed or groups != 1 or {*strides, *dilation} != {1}:
+        return None
+    weight, images = (task.inputs[arguments[position]["$"]] for position in (first, first - 1))
+    return _Plain(weight, images, padding)
 
 
 #: Bytes that rows of a matrix must be multiples of, for tensor cores to load it (NVIDIA, "Matrix Multiplication Background User's Guide",
@@ -104,14 +121,14 @@ def winograd(task: HasOperands, target: str, args: str) -> bool:
 ALIGNED_BYTES = 16
 
 
-def pointwise(task: HasOperands, target: str, args: str) -> bool:
-    """Whether a convolution is a matrix product of images as they lie: 1x1, stride 1, one group, aligned images with channels first."""
-    first = row(target).weight
-    if first is None:
-        return False
-    arguments = json.loads(args)
-    weight, images = (task.inputs[arguments[position]["$"]] for position in (first, first - 1))
-    strides, padding, dilation, transposed, _, groups = arguments[first + 2 : first + 8]
-    plain = not transposed and groups == 1 and {*strides, *dilation} == {1} and not any(padding)
-    image_bytes = images.strides[1] * DTYPE_BYTES[images.dtype]
-    return plain and {*weight.shape[2:]} == {1} and images.strides[1] > 1 and image_bytes % ALIGNED_BYTES == 0
+def pointwise(task: HasOperands, target: str, args: str) -> tuple[Operand, Operand] | None:
+    """The weight and the images of a convolution that multiplies images as they lie; None for other ops.
+
+    It is 1x1 with stride 1, in one group, without padding, and the images have their channels first and are aligned.
+    """
+    plain = _plain(task, target, args)
+    if plain is None or any(plain.padding) or {*plain.weight.shape[2:]} != {1}:
+        return None
+    channel = plain.images.strides[1]
+    aligned = channel > 1 and channel * DTYPE_BYTES[plain.images.dtype] % ALIGNED_BYTES == 0
+    return (plain.weight, plain.images) if aligned else None
