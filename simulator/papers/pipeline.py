@@ -229,7 +229,7 @@ def _pipelined(network: Network, layers: tuple[NumberedLayer, ...] | Refusal, st
     job = _job(network.model)
     direct = strategy_text(job, network.placement)
     staged, placement = f"{direct},sends=staged", direct.partition(":")[2]
-    texts = {text: f"{text}{',' if ':' in text else ':'}{placement}" for text in (NAIVE, PIPEDREAM, *GPIPE)}
+    texts = {text: strategies.with_options(text, placement) for text in (NAIVE, PIPEDREAM, *GPIPE)}
     predicted = unless_refused(steps.predict(job, [direct, staged, *texts.values()]))
     if isinstance(predicted, Refusal):
         return predicted
@@ -297,7 +297,7 @@ def engine_speedups(pairs: Iterable[int]) -> dict[int, tuple[float, float]]:
 def _engine_speedup(text: str, pairs: int, devices: int) -> float:
     machine = replace(scaled(load_machine(CHAIN_MACHINE, devices=devices), Scale(link=MOST)), hosts=())
     placement = "-".join(map(str, range(1, pairs + 1)))
-    strategy, options = strategies.parse(f"{text}{',' if ':' in text else ':'}placement={placement}")
+    strategy, options = strategies.parse(strategies.with_options(text, f"placement={placement}"))
     plan = strategy.plan(Job(CHAIN, 4, optimizer="sgd", form="for"), machine, None, options)
     parts = Counter((task.device, task.phase) for task in plan.tasks if task.phase in (FORWARD, BACKWARD))
     last = [task.device for task in plan.tasks if task.phase == FORWARD][-1]

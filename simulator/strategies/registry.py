@@ -303,6 +303,15 @@ def _going_on(plan: PlanFunction, text: str, shared: Mapping[str, str] | None) -
     return going_on
 
 
+def with_options(spec: str, *options: str) -> str:
+    """`NAME[:option=value,...]` with more options.
+
+    >>> with_options("gpipe", "tp=2"), with_options("gpipe:tp=2", "fold=on", "fetch=off")
+    ('gpipe:tp=2', 'gpipe:tp=2,fold=on,fetch=off')
+    """
+    return f"{spec}{',' if ':' in spec else ':'}{','.join(options)}"
+
+
 def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy, AnyOptions]:
     """Read `NAME[:option=value,...]`. Returns the strategy and its options.
 

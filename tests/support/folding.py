@@ -9,6 +9,7 @@ from simulator.engine.memory.over_time import carried_bytes
 from simulator.engine.simulation import simulate
 from simulator.model.job import Job
 from simulator.plan.task import Task
+from simulator.strategies.registry import with_options
 from tests.support.jobs import planned
 from tests.support.linked_gpus import gpus
 
@@ -23,7 +24,7 @@ def check_folded(text: str, job: Job, seconds: Callable[[Task], float]) -> None:
     machine = gpus(4, bytes_per_s=1e6)
     times, carried = [], []
     for fold in ("on", "off"):
-        plan = planned(f"{text}{',' if ':' in text else ':'}fold={fold},fetch=off", job, machine)
+        plan = planned(with_options(text, f"fold={fold}", "fetch=off"), job, machine)
         costs = [Cost(task.name, took_s := seconds(task), took_s) for task in plan.tasks]
         times.append(simulate(plan, machine, costs).step_s)
         carried.append(carried_bytes(plan)["g0"])

@@ -114,7 +114,7 @@ def _tasks_in(path: Path, texts: tuple[str, ...], shared: dict[str, str]) -> Sch
     if "," in str(path):
         raise SchedcastError(f"--schedule {path} has a comma in its name, which ends an option of a strategy; rename the file")
     order = order_csv.read(path)
-    strategy = f"{asked}{',' if ':' in asked else ':'}{SCHEDULE}={path}"
+    strategy = strategies.with_options(asked, f"{SCHEDULE}={path}")
     return ScheduleFile(path, (strategy,), shared, asked, strategy, order)
 
 

@@ -167,7 +167,7 @@ def _going_on(request: JobRequest, then: str, steps: int, schedule: Path | None)
         raise SchedcastError(f"--then is {then!r}; expected a strategy and an iteration before --steps {steps}, as in gpipe@{steps // 2}")
     (text,) = request.strategies
     option = f"{strategies.THEN}={other.replace(',', '+')}@{before}/{steps}"
-    return replace(request, strategies=(f"{text}{',' if ':' in text else ':'}{option}",))
+    return replace(request, strategies=(strategies.with_options(text, option),))
 
 
 def _chosen(request: JobRequest, beside: list[str]) -> list[str]:

@@ -34,6 +34,7 @@ from simulator.model.job import Job
 from simulator.model.libraries import LIBRARIES
 from simulator.model.workloads.language_models import PREFIX
 from simulator.predict.scoreboard import names
+from simulator.strategies.registry import with_options
 from traces.errors import Code, SchedcastError
 from traces.files import Table, kind_at, read_table
 from traces.units import read_integer, read_number
@@ -427,7 +428,7 @@ def _nanotron(record: _Record, number: int) -> Row | LeftOut | str:
     strategy = ZERO_1 if record["zero"] == "1" else "fsdp:shard=0" if tensor > 1 else "data-parallel"
     options = ["gradients=held"] + ([f"tp={tensor}"] if tensor > 1 else [])
     return row._replace(
-        strategy=f"{strategy}{',' if ':' in strategy else ':'}{','.join(options)}",
+        strategy=with_options(strategy, *options),
         job=replace(row.job, clip_norm=None),
         peaks=peaks,
     )

@@ -31,6 +31,7 @@ from simulator.strategies.data_parallel import Options
 from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.schedule import FORWARD, Action, timed
 from simulator.strategies.pipeline.staleness import staleness
+from simulator.strategies.registry import with_options
 from simulator.strategies.runs import run_of
 from tests.support import models
 from tests.support.jobs import job_of, planned
@@ -118,7 +119,7 @@ def test_devices_that_share_the_hosts_memory_stage_nothing():
 
 
 FUSED = ("model-parallel", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble:shape=v")
-SYNCHRONOUS = (*FUSED, "zero-bubble:memory=free", *(f"{text}{',' if ':' in text else ':'}update=backward-fusion" for text in FUSED))
+SYNCHRONOUS = (*FUSED, "zero-bubble:memory=free", *(with_options(text, "update=backward-fusion") for text in FUSED))
 STALE = (
     "pipedream", "pipedream-2bw", "stale-pipeline", "stale-pipeline:first=backward", "stale-pipeline:backward_weights=stashed",
     "stale-pipeline:on=simulated,stages=4", "stale-pipeline:on=simulated,stages=3,backward_weights=stashed",
@@ -165,7 +166,7 @@ def test_batch_norm_trains_with_its_backward_on_another_device(options):
 def test_backward_fusion_updates_each_layer_during_the_last_backward_of_its_stage(strategy):
     """Each layer's update comes right after the last task that uses its gradients or parameters, and most come before a stage's last op."""
     training, machine = job("chain"), devices(2)
-    plan = plan_pipeline(f"{strategy}{',' if ':' in strategy else ':'}update=backward-fusion", training, machine)
+    plan = plan_pipeline(with_options(strategy, "update=backward-fusion"), training, machine)
     order = {task.name: number for number, task in enumerate(plan.tasks)}
     updates = [task for task in plan.tasks if task.phase == UPDATE]
     assert sorted(name for task in updates for name in task.body.parameters) == sorted(training.graph().parameters)
