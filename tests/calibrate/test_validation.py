@@ -87,14 +87,6 @@ def test_the_committed_validations_are_interleaved_so_that_their_raw_error_count
     assert all(row.scored_error == row.error for document in documents for row in document.ran)
 
 
-@pytest.mark.thorough
-def test_only_plans_whose_lanes_wait_for_each_other_are_predicted_round_by_round():
-    job, profile = Job(MLP, 4), Profile(identity=CpuTestbed().identity)
-    forecasts = validate(job, ["turbodl"], {}, profile, CpuTestbed(), timelines=False, rounds=2).forecasts
-    assert forecasts["baseline"].rounds_error == 0
-    assert forecasts["turbodl"].rounds_error > 0
-
-
 # Calibrate, predict, run and compare on a simulated GPU, whose kernel times only measuring can reveal.
 
 

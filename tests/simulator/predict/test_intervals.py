@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from simulator.engine.costs.cost import Cost
+from simulator.engine.costs.model import CostModel
 from simulator.engine.scenario import Scenario
+from simulator.model.job import Job
 from simulator.predict import intervals
+from simulator.predict.forecast import forecast, plan_of
 from simulator.predict.intervals import (
     DRAWS,
     EXACT,
@@ -20,6 +23,8 @@ from simulator.predict.intervals import (
     step_interval,
     steps_in_rounds,
 )
+from simulator.predict.target import Target
+from tests.support.jobs import MLP
 from tests.support.tiny import build, chain, cpu, task
 
 Z = 1.6448536
@@ -165,6 +170,18 @@ def test_one_sampling_says_nothing_of_a_mean():
 def test_lanes_that_do_not_wait_for_each_other_need_no_rounds():
     sampled = {"t0": {1: 1.5, 2: 0.5}}
     assert simulated(*chain(1.0, 1.0), sampled) == []
+
+
+def test_only_plans_whose_lanes_wait_for_each_other_are_predicted_round_by_round():
+    """The samples of every key are 1.5 and 0.5 times the median: a step of one lane is the median's, one of several a mean over both."""
+    target = Target.of(CostModel(cpu(cores=2)))
+    errors = {}
+    for text in ("baseline", "turbodl"):
+        plan = plan_of(Job(MLP, 4), text, target)
+        sampled = {cost.key: {1: 1.5, 2: 0.5} for cost in target.costs.resolve(plan)}
+        errors[text] = forecast(plan, Target.of(CostModel(cpu(cores=2), sampled=sampled))).rounds_error
+    assert errors["baseline"] == 0
+    assert errors["turbodl"] == pytest.approx(0.5, rel=0.05)  # the mean of 1.5 and 0.5 errs by a half
 
 
 def test_many_samplings_are_thinned_out_evenly(monkeypatch):
