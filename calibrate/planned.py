@@ -10,7 +10,7 @@ from typing import Any
 
 from calibrate.numerics import STEPS
 from calibrate.operands import geometries
-from calibrate.testbed import Progress, Testbed, units_in_round
+from calibrate.testbed import Progress, Testbed, drained_periods, units_in_round
 from executors.program import WARM_UP
 from simulator.engine.costs.cost import MEASURED, Cost
 from simulator.engine.costs.model import CostModel, measurable
@@ -48,11 +48,11 @@ def validation_seconds(
     base = forecasts["baseline"]
     host = base.machine.host(base.plan.devices[0]) if base.timeline.mode == GRAPH else None
     unit = 1 if host is None else host.graph_iterations
-    steps_s = [forecast.timeline.step_s for forecast in (*forecasts.values(), base)]
+    each = [(forecast.timeline.step_s, drained_periods(forecast.plan, unit)) for forecast in (*forecasts.values(), base)]
     once = STEPS + (WARM_UP + 1) + (WARM_UP + unit)
     plain_steps = STEPS + WARM_UP + rounds * testbed.plain_steps_per_round
-    total_s = sum((once + rounds * units_in_round(testbed, step_s * unit) * unit) * step_s for step_s in steps_s)
-    total_s += plain_steps * sum(each.timeline.step_s for each in (base, *parallel))
+    total_s = sum((once + rounds * (units_in_round(testbed, step_s * unit) * unit + drains)) * step_s for step_s, drains in each)
+    total_s += plain_steps * sum(loop.timeline.step_s for loop in (base, *parallel))
     if not calibrate:
         return total_s
     keys = [_keys(forecast) for forecast in forecasts.values()]

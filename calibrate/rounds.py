@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from calibrate.numerics import Numerics
-from calibrate.testbed import Progress, Testbed, TimedLoop, units_in_round
+from calibrate.testbed import Progress, Testbed, TimedLoop, drained_periods, units_in_round
 from executors.in_turn import sample
 from executors.measured import Measured
 from executors.program import WARM_UP, Executable
@@ -50,10 +50,19 @@ class Candidate:
         return self.numerics
 
     def run(self, steps: int) -> None:
-        """Run a chunk of steps. Its first step does not count, since it starts with other programs' data in the caches."""
-        chunk = sample(self.program, steps)
-        self.chunks.append(list(chunk.times))
-        self.steps_s.append(list(chunk.steps_s))
+        """Run a chunk of steps. Its first step does not count, since it starts with other programs' data in the caches.
+
+        Nor does the last one, a period more, if a plan's lanes run side by side: no later period runs beside it.
+        """
+        drains = drained_periods(self.plan, self.program.unit)
+        chunk = sample(self.program, steps + drains)
+        times, steps_s = list(chunk.times), list(chunk.steps_s)
+        if drains:
+            steps_s.pop()
+            last = max((item.period for item in times), default=0)
+            times = [item for item in times if item.period < last]
+        self.chunks.append(times)
+        self.steps_s.append(steps_s)
 
     def step_s(self, rounds: Sequence[int]) -> float:
         """Median step time over the given rounds."""

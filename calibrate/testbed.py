@@ -151,6 +151,15 @@ class Testbed(Protocol):
         """The device as documents describe it."""
 
 
+def drained_periods(plan: Plan, unit: int) -> int:
+    """How many periods at the end of a chunk do not count, in programs of this unit: one if lanes run side by side until the chunk ends.
+
+    In a program of graphs, lanes join at the end of each graph.
+    """
+    lanes = max(len({task.lane for task in own.tasks}) for own in plan.sequence)
+    return 1 if unit == 1 and lanes > 1 else 0
+
+
 def units_in_round(testbed: Testbed, unit_s: float) -> int:
     """How many units of `unit_s` seconds a program runs in a round: two at least if the testbed runs more than one.
 

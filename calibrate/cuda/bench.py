@@ -68,10 +68,10 @@ class Effort:
 class Bench:
     """Times what is issued to one stream of the GPU or of one of its partitions."""
 
-    def __init__(self, driver: Driver, partition: Partition | None = None, effort: Effort | None = None):
+    def __init__(self, driver: Driver, partition: Partition | None = None, effort: Effort | None = None, priority: int = 0):
         self.driver = driver
         self.effort = effort or Effort()
-        self.stream = driver.stream(partition=partition)
+        self.stream = driver.stream(priority, partition)
 
     def run(self, issue: Issue) -> None:
         """Issue work to the stream after everything that other streams have issued, and wait for it."""

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
 import torch
 
@@ -87,6 +88,41 @@ def measure_pairs(
     benches = [Bench(driver, partition, effort) for partition in partitions or (None, None)]
     left, right = (named_kernels(driver, sizes or Sizes(), precision) for _ in benches)
     return [_measure_pair(benches[0], benches[1], f"{a} / {b}", left[a], right[b]) for a, b in _PAIRS]
+
+
+@dataclass(frozen=True)
+class Urgency:
+    """What a priority does to a pair of kernels: their times with the first as urgent as the second, and more urgent.
+
+    `modeled`: the slow-downs of the more urgent pair as the engine models them; None if the GPU's rates are unknown.
+    """
+
+    name: str
+    equal: PairTimes
+    urgent: PairTimes
+    modeled: tuple[float, float] | None
+
+
+def measure_urgency(driver: Driver, profile: Profile, sizes: Sizes, effort: Effort) -> list[Urgency]:
+    """Measure every fixed kernel beside the large product and beside the copy, in two sizes, on two streams of one graph.
+
+    The first stream has no priority, then the highest one. `profile` has the GPU's rates, if they are known.
+    """
+    benches = [Bench(driver, effort=effort, priority=priority) for priority in (1 - driver.facts.priority_levels, 0, 0)]
+    both_sizes = (sizes, sizes.others())
+    geometries = _geometries(driver, both_sizes, "fp32", effort)
+    measured = []
+    for of_kernels, geometry in zip(both_sizes, geometries, strict=True):
+        left, right = (named_kernels(driver, of_kernels) for _ in range(2))
+        size = "" if of_kernels is sizes else ", smaller"
+        for a, b in product(left, ("gemm", "copy")):
+            urgent, equal = (_measure_pair(first, benches[2], f"{a} / {b}", left[a], right[b]) for first in benches[:2])
+            modeled = None
+            if profile.bandwidth_bytes_per_s is not None:
+                machine, costs = gpu_machine(profile), _costs(profile, "fp32", of_kernels, geometry, urgent)
+                modeled = _modeled(urgent, costs, machine, 1 - driver.facts.priority_levels)
+            measured.append(Urgency(f"{a} beside {b}{size}", equal, urgent, modeled))
+    return measured
 
 
 def _measure_pair(first: Bench, second: Bench, name: str, left: Issue, right: Issue) -> PairTimes:
@@ -214,13 +250,18 @@ def _geometries(driver: Driver, sizes: Sequence[Sizes], precision: str, effort: 
 
 def _rows(pair: PairTimes, costs: list[tuple[str, Cost]], held_out: bool, machine: Machine, share: float) -> list[Interference]:
     """A row per kernel of the pair: its measured slow-down concurrent with the other, and the one that the engine models with `share`."""
-    (first, first_cost), (second, second_cost) = costs
+    (first, _), (second, _) = costs
     memory = replace(machine.memories[0], saturation_share=share)
-    divisor = max(1, min(pair.counts) // _MOST_KERNELS)
-    lanes = [first_cost] * (pair.counts[0] // divisor), [second_cost] * (pair.counts[1] // divisor)
-    modeled = modeled_slow_downs(*lanes, machine.devices[0], replace(machine, memories=(memory,)))
+    modeled = _modeled(pair, costs, replace(machine, memories=(memory,)))
     groups = ((first, second), (second, first))
     return [
         Interference(*of_kernels, float(f"{measured:.4g}"), float(f"{model:.4g}"), held_out, pair.name)
         for of_kernels, measured, model in zip(groups, pair.slow_downs, modeled, strict=True)
     ]
+
+
+def _modeled(pair: PairTimes, costs: list[tuple[str, Cost]], machine: Machine, priority: int = 0) -> tuple[float, float]:
+    """The slow-downs of a pair as the engine models them. `priority`: of the first stream; the second has 0."""
+    divisor = max(1, min(pair.counts) // _MOST_KERNELS)
+    (first, second), (many, others) = (cost for _, cost in costs), (count // divisor for count in pair.counts)
+    return modeled_slow_downs([first] * many, [second] * others, machine.devices[0], machine, priority)

@@ -33,6 +33,8 @@ _SM, _MEMORY = 1, 2  # NVML_CLOCK_*
 LARGEST_DRIFT = 0.02
 #: The largest share of the SMs' time that other processes may take of an undisturbed measurement; a desktop that nobody uses takes less.
 LARGEST_OTHERS = 0.03
+#: How many times as long as its fastest launches those of a host may take that runs at its usual speed.
+LARGEST_SLOWDOWN = 1.5
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,10 @@ class GpuMonitor:
     Call `sample` now and then: clocks and throttling are seen only at those moments.
     """
 
-    def __init__(self, uuid: str = "", nvml: ModuleType | None = None):
+    def __init__(self, uuid: str = "", nvml: ModuleType | None = None, host_slowdown: Callable[[], float] | None = None):
+        """`host_slowdown`: how many times as long as ever the host takes for the same launches now; asked at the begin and at the end."""
+        self._host_slowdown = host_slowdown or (lambda: 1.0)
+        self._slowest = self._host_slowdown()
         self._gpu = _Nvml(uuid, nvml)
         self._violations = self._gpu.violations_ns()
         self._reasons = 0
@@ -120,6 +125,8 @@ class GpuMonitor:
             flags.append(f"other processes took up to {100 * share:.0f} % of the GPU's time")
         elif self._others:
             flags.append(f"{self._others} other process{'es' if self._others > 1 else ''} on the GPU")
+        if (slowest := max(self._slowest, self._host_slowdown())) > LARGEST_SLOWDOWN:
+            flags.append(f"the host launched kernels at {100 / slowest:.0f} % of its speed")
         self._gpu.close()
         return Conditions(tuple(flags), max(self._shares, default=None), self._cap_words() if capped else "")
 

@@ -9,6 +9,7 @@ import logging
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import cast
 from weakref import WeakKeyDictionary
 
@@ -322,6 +323,22 @@ def _calls_s(bench: Bench) -> tuple[float | None, float | None]:
     except (SchedcastError, RuntimeError) as error:
         log.warning("host calls on streams are not measured: %s", error)
         return None, None
+
+
+class HostYardstick:
+    """How fast the host launches kernels, against the fastest launches that this yardstick has seen.
+
+    On a shared host Python runs at half its speed at times, which lengthens every step that waits for the host.
+    """
+
+    def __init__(self, driver: Driver, effort: Effort | None = None):
+        self._bench, self._kernel, self._least_s = Bench(driver, effort=effort), tiny_kernel(driver), inf
+
+    def slowdown(self) -> float:
+        """How many times as long as the fastest launches of all calls so far those of this call take, 1 or more."""
+        launch_s = _host_s(self._bench, self._kernel, _CALLS)
+        self._least_s = min(self._least_s, launch_s)
+        return launch_s / self._least_s
 
 
 def _host_s(bench: Bench, issue: Issue, calls: int) -> float:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +12,16 @@ import torch
 from calibrate.cuda.bench import Bench, Effort, objects_kept, stalled, wait
 from calibrate.cuda.contention import Sizes, learn_contention
 from calibrate.cuda.device_record import Conditions, DeviceRecord, GpuMonitor, describe_gpu, gpu_identity
-from calibrate.cuda.host import TinyOps, after_profiler, before_profiler, dispatch_s, measure_host, measure_launches, plain_machine
+from calibrate.cuda.host import (
+    HostYardstick,
+    TinyOps,
+    after_profiler,
+    before_profiler,
+    dispatch_s,
+    measure_host,
+    measure_launches,
+    plain_machine,
+)
 from calibrate.cuda.rates import EDGE, ReferenceKernel, measure_rates
 from calibrate.cuda.sampler import calibrate_gpu
 from calibrate.cuda.transfers import SIZES, measure_peers, measure_transfers
@@ -20,7 +29,7 @@ from calibrate.numerics import reference
 from calibrate.testbed import Monitor, Progress, Testbed
 from calibrate.tiny_model import loop_costs
 from executors.cuda.backend import CudaBackend
-from executors.cuda.driver import STALLED, Driver, GpuStalledError, Stream
+from executors.cuda.driver import STALLED, Driver, Event, GpuStalledError, Stream
 from executors.cuda.partitions import runnable_mode
 from executors.program import Backend
 from executors.reference import Reference
@@ -48,22 +57,28 @@ class GpuLoop:
         self.losses: list[float] = []
 
     def train(self, steps: int, batches: Sequence[tuple] | None = None) -> list[float]:
-        """Issue the steps back to back; each has the mean length. Batches are moved to the device before them."""
+        """Issue the steps back to back. Each ends when the stream has done its work. Batches are moved to the device before them."""
         if batches is not None:
             batches = [(tuple(map(self._moved, inputs)), self._moved(target)) for inputs, target in batches]
         driver, losses = self._driver, []
         driver.synchronize()
         driver.use(self._stream)
         with training_step(self._batch):
-            begin = driver.now_s()
+            ends = [self._now()]
             for number in range(steps):
                 if batches is not None:
                     self._plain.feed(*batches[number])
                 losses.append(self._plain.step())
+                ends.append(self._now())
             driver.synchronize()
-            length_s = (driver.now_s() - begin) / steps
         self.losses += map(float, losses)
-        return [length_s] * steps
+        return [begin.elapsed_time(end) * 1e-3 for begin, end in pairwise(ends)]
+
+    def _now(self) -> Event:
+        """An event at the current end of the stream."""
+        event = self._driver.event(timing=True)
+        event.record(self._stream)
+        return event
 
     def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
         for name, tensor in module_tensors(self._plain.module).items():
@@ -160,6 +175,11 @@ class GpuTestbed(Testbed):
     def _reference_kernel(self) -> ReferenceKernel:
         """Made when first used, since running a plan does not need it."""
         return ReferenceKernel(self.driver, self._reference_edge, self._effort)
+
+    @cached_property
+    def _host(self) -> HostYardstick:
+        """Made for the first monitor."""
+        return HostYardstick(self.driver, self._effort)
 
     def machine(self, profile: Profile | None) -> Machine:
         """This GPU in its partitions, or these GPUs. If `profile` does not know the machine yet, measures it first.
@@ -314,7 +334,11 @@ class GpuTestbed(Testbed):
         return self._reference_kernel.sample()
 
     def monitor(self) -> Monitor:
-        return GpuMonitor(self._uuid)
+        return self.gpu_monitor()
+
+    def gpu_monitor(self) -> GpuMonitor:
+        """One that also watches the speed of the host."""
+        return GpuMonitor(self._uuid, host_slowdown=self._host.slowdown)
 
     def plain_loop(self, job: Job, built: Built, same_masks: bool) -> GpuLoop:
         """Plain PyTorch in this process: on a GPU neither the threads of our workers nor our allocator's settings matter to it."""

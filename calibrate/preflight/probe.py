@@ -5,6 +5,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,40 @@ from traces.files import write_json
 
 #: What a fix is worth: see `traces.documents.gpu_report.Fix`.
 BLOCKS, WRONG, UNCERTAIN, SUBSTITUTE = 1, 2, 3, 4
+
+
+class Order(IntEnum):
+    """When probes run: what is worth most comes first, so that a few minutes on a GPU answer what matters most.
+
+    `USUAL` is what most train, under schedules. `URGENCY`, `SCANS`, `DIVIDED`, `LAYERWISE` and `UPDATES` are the published systems:
+    priorities, scans, pipelines and data parallelism on partitions, parallelism by layer, and fused updates as their paper ran them.
+    `LANGUAGE` is a language model, `HOST_BOUND` a step that waits for the host. `CONSTANTS`, `GRAPHS`, `NUMERICS` and `KERNELS` explain
+    what came before. The others repeat it for more models, layouts and precisions.
+    """
+
+    IDENTITY = 0
+    YARDSTICK = 1
+    USUAL = 2
+    URGENCY = 3
+    SCANS = 4
+    PARTITIONS = 5
+    DIVIDED = 6
+    LAYERWISE = 7
+    LANGUAGE = 8
+    HOST_BOUND = 9
+    CONSTANTS = 10
+    GRAPHS = 11
+    UPDATES = 12
+    SEVERAL_GPUS = 13
+    NUMERICS = 14
+    CHANNELS_LAST = 15
+    SEQUENCE = 16
+    OTHER_PRECISIONS = 17
+    METHODS = 18
+    KERNELS = 19
+    REST = 20
+
+
 #: The end of the name of the file that has a probe's answer until it is in the document.
 ANSWER = ".answer.json"
 #: A probe that has begun may exceed the time limit by this many seconds.
@@ -206,7 +241,11 @@ class Context:
 
 
 class ProbeTestbed(GpuTestbed):
-    """A testbed that stops at the time limit, and adds the disturbances of the rounds to the flags of the probe."""
+    """A testbed of short rounds, which stops at the time limit and adds the disturbances of the rounds to the flags of the probe."""
+
+    units_per_round = 3
+    round_s = 0.15
+    plain_steps_per_round = 4
 
     def __init__(self, context: Context, mode: str, precision: str, partitions: int = 1):
         scale = context.scale
@@ -227,7 +266,7 @@ class ProbeTestbed(GpuTestbed):
 
     def monitor(self) -> "_FlagCollector":
         """Watch the GPU, and add disturbances to the flags."""
-        return _FlagCollector(GpuMonitor(self._uuid), self._context.flags)
+        return _FlagCollector(self.gpu_monitor(), self._context.flags)
 
 
 @dataclass(frozen=True)
@@ -257,7 +296,7 @@ class Probe:
     name: str
     asks: str
     run: Callable[[Context], str]
-    priority: int
+    order: Order
     limit_s: float = 60.0
     environment: Mapping[str, str] = field(default_factory=dict)
     file: str | None = None
@@ -281,7 +320,8 @@ def answer(probe: Probe, context: Context, left_s: float = float("inf"), reserve
         words = probe.run(context)
         if probe.file is None:
             context.driver.synchronize()
-        fields = {"status": "done", "why": "; ".join(text for _, text in context.faults) or words}
+        faults = [] if probe.file is not None else [text for _, text in context.faults]  # those of a long probe are in its table
+        fields = {"status": "done", "why": "; ".join(faults) or words}
     except CutShortError as error:
         fields = {"status": "left", "why": f"cut short: {error}; the next call continues"}
     except FreshProcessError as error:

@@ -12,9 +12,9 @@ QUICK = f"{__package__}.probes"
 
 
 def probes(targets: Sequence[validations.Target] = validations.TARGETS) -> list[Probe]:
-    """The probes in the order of their priority. The first one says which GPU it is. `targets` are validated."""
+    """The probes in their order. The first one says which GPU it is. `targets` are validated."""
     declared = [probe for module in modules(QUICK) for probe in module.PROBES]
-    return sorted([*declared, *validations.probes(targets)], key=lambda probe: probe.priority)
+    return sorted([*declared, *validations.probes(targets)], key=lambda probe: probe.order)
 
 
 def named(names: Iterable[str]) -> list[str]:

@@ -444,7 +444,7 @@ class Runner:
 
 
 def _record(probe: Probe, **fields: Any) -> PartRecord:
-    return PartRecord(name=probe.name, title=probe.asks, priority=probe.priority, file=probe.file, **fields)
+    return PartRecord(name=probe.name, title=probe.asks, priority=probe.order, file=probe.file, **fields)
 
 
 def _ended(record: PartRecord) -> PartRecord:

@@ -1,6 +1,6 @@
 """The long probes: the machine's figures, and validations, the most informative first. Strategies come from the registry."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -10,14 +10,26 @@ from calibrate.cuda.testbed import MODE_REASON
 from calibrate.identity import same_device
 from calibrate.numerics import Numerics
 from calibrate.planned import skipped_row
-from calibrate.preflight.probe import Context, CutShortError, FreshProcessError, Probe, ProbeTestbed, UnsuitedError, usable
+from calibrate.preflight.probe import (
+    UNCERTAIN,
+    WRONG,
+    Context,
+    CutShortError,
+    FreshProcessError,
+    Order,
+    Probe,
+    ProbeTestbed,
+    UnsuitedError,
+    usable,
+)
 from calibrate.validation import BASELINE, validate
 from simulator.model.job import Job
 from simulator.model.user_code import brief
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_values
+from traces import units
 from traces.documents.comparison import Validation
-from traces.documents.gpu_report import VALIDATIONS
+from traces.documents.gpu_report import GOOD_ERROR, VALIDATIONS, good
 from traces.documents.shipped import FILES
 from traces.errors import SchedcastError, UnusableFileError
 
@@ -26,14 +38,13 @@ MODES = ("eager", "graph")
 FIRST, SMALL_BATCH = 2, 8
 #: Estimates in seconds, which the times of the first probes correct: the machine's figures, a job's keys, and the rounds per program.
 MACHINE_S, KEYS_S, ROUNDS_S = 15.0, 15.0, {"eager": 3.0, "graph": 4.0}
-#: Rounds of a validation. On an H100, two runs of the baseline differ by less than 0.5 %.
-ROUNDS = 6
+#: Rounds of a validation, so many that signed ranks tell strategies apart. On an H100, two runs of the baseline differ by less than 0.5 %.
+ROUNDS = 12
 #: A long probe is abandoned after this many times its estimate, but not before this many seconds: the first one of its kind corrects
 #: estimates.
 TIMES, LEAST_S = 3.0, 120.0
-#: Priorities of the groups of validations, among the quick probes: what users train comes before what explains it, so that the first
-#: minutes on a GPU answer the question that matters most. Those that may leave a GPU unusable, or that few need, come last.
-MAIN, SEQUENCE, OTHER_PRECISIONS, METHODS, SCAN, DIVIDED, REST = 2, 8, 9, 10, 11, 13, 14
+#: Errors of a peak by fewer bytes need no correction.
+LEAST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -44,16 +55,17 @@ class Target:
     batch: int
 
 
-TARGETS = (Target("resnet50", 64), Target("gpt2", 8), Target("transformer_base", 32), Target("mobilenet_v2", 32), Target("vgg16", 32))
+TARGETS = (
+    Target("resnet50", 64), Target("gpt2:small", 8), Target("transformer_base", 32), Target("mobilenet_v2", 32), Target("vgg16", 32),
+)  # fmt: skip
 #: How most users train on today's GPUs, as fields of `Case`.
 USUAL = {"precision": "amp", "optimizer": "adamw", "form": "fused"}
 
-#: Recurrent jobs, as (sequence length, batch) of the model `RECURRENT`: from steps dominated by launches to long sequences. Those longer
-#: than `LONG` come last.
-SEQUENCES, LONG = ((1000, 16), (64, 16), (1000, 2), (1000, 128), (10_000, 16)), 1000
+#: Recurrent jobs, as (sequence length, batch) of the model `RECURRENT`: those of BPPSA's tables, steps dominated by launches, long ones.
+SEQUENCES, SHORT_SEQUENCES, LONG_SEQUENCES = ((1000, 16), (1000, 128)), ((64, 16), (1000, 2)), ((10_000, 16),)
 RECURRENT = "rnn_bitstream"
 #: Models with attention.
-ATTENTIVE = ("gpt2", "transformer_base")
+ATTENTIVE = ("gpt2:small", "transformer_base")
 #: Strategies for the recurrent jobs. A validation also times plain PyTorch, which is cuDNN's own RNN.
 SCANS = (BASELINE, "bppsa:scan=blelloch", "bppsa:scan=linear")
 #: Data parallelism on partitions of the GPU: how many, and the strategies; the baseline runs on the whole GPU.
@@ -61,6 +73,10 @@ PARTITIONS = 2
 DATA_PARALLEL = (BASELINE, "data-parallel", "data-parallel:overlap=off")
 #: Pipelines on the partitions: with a drain in each step, with the backward split, and with stale weights.
 PIPELINES = (BASELINE, "gpipe", "1f1b", "zero-bubble", "stale-pipeline")
+#: Parallelism by layer on the partitions: the model, and the strategies.
+LAYERED, LAYERWISE = Target("alexnet_cifar", 128), (BASELINE, "owt", "deepa")
+#: The job of the paper on fused updates.
+UPDATED = Target("mobilenet_v2", 32)
 
 
 @dataclass(frozen=True)
@@ -124,13 +140,14 @@ class Case:
         return self.target, self.image_size, self.precision, self.layout, self.optimizer, self.form, self.partitions
 
 
-def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
-    """Every validation with its priority, first what is worth most.
+def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[Order, Case]]:
+    """Every validation with its place in the order, first what is worth most.
 
-    `MAIN`: fusions and TurboDL on the first two models as most train them. `SEQUENCE`: the same on the third. `OTHER_PRECISIONS`: the
-    first ones in TF32, also with a batch so small that steps wait for the host. `METHODS`: every strategy, TurboDL's methods one by one,
-    and the optimizer's forms. `SCAN`: recurrent jobs. `DIVIDED`: the first model on partitions of the GPU. `REST`: the other models,
-    channels-last (the first one), bf16, long sequences, and fp32 without TF32 last of all.
+    The first model and a language model run as most train them, also with a batch so small that steps wait for the host. Each published
+    system has its jobs: recurrent ones for scans, the first model on partitions of the GPU for pipelines and data parallelism, a network
+    of convolutions and large products for parallelism by layer, and one with many small updates for fused ones. `METHODS`: every strategy,
+    TurboDL's methods one by one, and the optimizer's forms. `REST`: the other models, channels-last (the first one), bf16, long sequences,
+    and fp32 without TF32 last of all.
     """
     names = (BASELINE, *(name for name in strategies.names(1) if name != BASELINE))
     fusions = tuple(name for name in names if name == BASELINE or name.endswith("-fusion"))
@@ -141,6 +158,16 @@ def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
     def each(models: Sequence[Target], chosen: tuple[str, ...], variant: str = "", **more: Any) -> list[Case]:
         return [Case(target, mode, chosen, variant, **more) for target, mode in product(models, MODES)]
 
+    def usual(models: Sequence[Target], **more: Any) -> list[Case]:
+        return each(models, schedules, "schedules", **USUAL, **more)
+
+    def divided(models: Sequence[Target], chosen: tuple[str, ...], variant: str) -> list[Case]:
+        return each(models, chosen, f"{PARTITIONS}-{variant}", partitions=PARTITIONS, precision="tf32")
+
+    def scans(sequences: Iterable[tuple[int, int]]) -> list[Case]:
+        of_length = {"variant": "scans", "optimizer": "adam"}
+        return [case for steps, batch in sequences for case in each((Target(RECURRENT, batch),), SCANS, image_size=steps, **of_length)]
+
     methods = [
         case
         for name in names
@@ -148,62 +175,58 @@ def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
         for case in each((*first, *small), (BASELINE, *strategy.steps), f"{name}-methods", **USUAL)
     ]
     updates = [case for form in ("foreach", "for") for case in each(first[-1:], fusions, "fusion", **{**USUAL, "form": form})]
-    scans = [
-        case for steps, batch in SEQUENCES for case in each((Target(RECURRENT, batch),), SCANS, "scans", optimizer="adam", image_size=steps)
-    ]
-    short, long = ([case for case in scans if ((case.image_size or 0) > LONG) == late] for late in (False, True))
-    divided = [
-        case
-        for chosen, variant in ((DATA_PARALLEL, "parts"), (PIPELINES, "stages"))
-        for case in each(first[:1], chosen, f"{PARTITIONS}-{variant}", partitions=PARTITIONS, precision="tf32")
-    ]
-    remaining = each(rest, schedules, "schedules", **USUAL) + each((*first, *third, *rest), names, "strategies", precision="tf32")
-    remaining += each(first[:1], names, "strategies", layout="nhwc", **USUAL) + each(first, names, "strategies", precision="bf16") + long
-    remaining += each((*targets, *small), (BASELINE,)) + each(targets, names, "strategies")
+    remaining = usual(rest) + each((*first, *third, *rest), names, "strategies", precision="tf32")
+    remaining += each(first[:1], names, "strategies", layout="nhwc", **USUAL) + each(first, names, "strategies", precision="bf16")
+    remaining += scans(LONG_SEQUENCES) + each((*targets, *small), (BASELINE,)) + each(targets, names, "strategies")
     groups = {
-        MAIN: each(first, schedules, "schedules", **USUAL),
-        SEQUENCE: each(third, schedules, "schedules", **USUAL),
-        OTHER_PRECISIONS: each((*first, *small), schedules, "schedules", precision="tf32") + each(small, schedules, "schedules", **USUAL),
-        METHODS: each(first, names, "strategies", **USUAL) + methods + updates,
-        SCAN: short,
-        DIVIDED: divided,
-        REST: remaining,
+        Order.USUAL: usual(first[:1]),
+        Order.SCANS: scans(SEQUENCES),
+        Order.DIVIDED: divided(first[:1], DATA_PARALLEL, "parts") + divided(first[:1], PIPELINES, "stages"),
+        Order.LAYERWISE: divided((LAYERED,), LAYERWISE, "layers"),
+        Order.LANGUAGE: usual(first[1:]),
+        Order.HOST_BOUND: usual(small),
+        Order.UPDATES: each((UPDATED,), fusions, "fusion", optimizer="adam", form="for"),
+        Order.CHANNELS_LAST: usual(first[:1], layout="nhwc"),
+        Order.SEQUENCE: usual(third),
+        Order.OTHER_PRECISIONS: each((*first, *small), schedules, "schedules", precision="tf32"),
+        Order.METHODS: each(first, names, "strategies", **USUAL) + methods + updates + scans(SHORT_SEQUENCES),
+        Order.REST: remaining,
     }
-    by_name: dict[str, tuple[int, Case]] = {}
-    for priority, group in groups.items():
+    by_name: dict[str, tuple[Order, Case]] = {}
+    for place, group in groups.items():
         for case in group:
-            by_name.setdefault(case.name, (priority, case))
+            by_name.setdefault(case.name, (place, case))
     return list(by_name.values())
 
 
 def probes(targets: Sequence[Target] = TARGETS) -> list[Probe]:
-    """The long probes in the order of their priority. A profile's own figures come before the first validation that uses it.
+    """The long probes in their order. A profile's own figures come before the first validation that uses it.
 
     The machine's figures come first of all, before any session of the profiler, which may slow the host down.
     """
     ordered: list[Probe] = []
     begun: set[bool] = set()
     calibrated = set()
-    for priority, case in cases(targets):
+    for place, case in cases(targets):
         if case.tf32 not in begun:
             begun.add(case.tf32)
-            ordered.append(_machine_probe(case.tf32, priority))
+            ordered.append(_machine_probe(case.tf32, place))
         rounds_s = ROUNDS_S[case.mode] * (len(case.strategies) + 2)
         estimate_s = rounds_s + (0.0 if case.key_group in calibrated else KEYS_S)
         calibrated.add(case.key_group)
         more: dict[str, Any] = {"limit_s": max(LEAST_S, TIMES * estimate_s), "estimate_s": estimate_s, "reserve_s": rounds_s}
         more |= {"kind": "validation", "needs": case.needs}
         run, earlier = partial(_validate, case), partial(_earlier_validation, case)
-        ordered.append(Probe(case.name, case.title, run, priority, file=case.file, earlier=earlier, **more))
+        ordered.append(Probe(case.name, case.title, run, place, file=case.file, earlier=earlier, **more))
     return ordered
 
 
-def _machine_probe(tf32: bool, priority: int) -> Probe:
+def _machine_probe(tf32: bool, place: Order) -> Probe:
     name, precision = ("machine-tf32", "tf32") if tf32 else ("machine", "fp32")
     limits: dict[str, Any] = {"limit_s": max(LEAST_S, TIMES * MACHINE_S), "estimate_s": MACHINE_S}
     run, earlier = partial(_machine, tf32), partial(_earlier_machine, tf32)
     asks = f"host costs, rates and transfers, {precision}"
-    return Probe(name, asks, run, priority, file=FILES[tf32], kind="machine", earlier=earlier, **limits)
+    return Probe(name, asks, run, place, file=FILES[tf32], kind="machine", earlier=earlier, **limits)
 
 
 def _machine(tf32: bool, context: Context) -> str:
@@ -242,7 +265,23 @@ def _validate(case: Case, context: Context) -> str:
     validation.save(context.path(case.file))
     flags += [note[:200] for note in context.profiles[case.tf32].notes if note not in notes]
     context.same_numbers = _same_numbers(validation)
+    context.faults += _errors(validation)
     return ""
+
+
+def _errors(validation: Validation) -> list[tuple[int, str]]:
+    """Which predictions of a validation to fix, with their worth: of step times, and of memory, that are far off."""
+    faults = []
+    for row in validation.ran:
+        predicted_s, measured_s = row.steps_s
+        what = f"{row.strategy} is predicted at {units.duration(predicted_s)}, measured at {units.duration(measured_s)}"
+        if row.scored_error is not None and not good(row.scored_error, validation.aa_spread):
+            faults.append((WRONG, f"correct the step time: {what} ({units.percent(row.scored_error)})"))
+        predicted, measured = row.predicted_peak_bytes, row.measured_peak_bytes
+        if predicted is not None and measured and abs(predicted - measured) > max(GOOD_ERROR * measured, LEAST_BYTES):
+            sizes = f"{units.memory(predicted)} for {row.strategy}, measured {units.memory(measured)}"
+            faults.append((WRONG, f"correct the memory: predicted {sizes} ({units.error(predicted, measured)})"))
+    return faults
 
 
 def _measure(case: Case, names: Sequence[str], context: Context) -> Validation:
@@ -251,6 +290,8 @@ def _measure(case: Case, names: Sequence[str], context: Context) -> Validation:
     outcome = validate(case.job(), names, {}, profile, testbed, save_to=path, progress=context.progress, timelines=False, rounds=ROUNDS)
     if outcome.rejected_rounds:
         context.flags.append(f"{outcome.rejected_rounds} rounds were disturbed")
+    if outcome.rejected_rounds > ROUNDS // 4:
+        context.fault(UNCERTAIN, f"measure again on a quiet machine: {outcome.rejected_rounds} rounds were disturbed")
     drift = outcome.validation.anchor_drift
     if drift is not None and abs(drift - 1) > 0.02:
         context.flags.append(f"a fixed operation took {drift:.3f} times its time at calibration")

@@ -10,14 +10,16 @@ import time
 from types import SimpleNamespace
 
 import psutil
+import pytest
 
 from calibrate.cpu.monitor import CoreTimes, CpuMonitor, Disturbance
 from calibrate.rounds import Candidate, run_rounds
 from calibrate.testbed import no_progress, units_in_round
 from calibrate.testbeds import wait_until_quiet
-from executors.measured import ChunkTimes
+from executors.measured import ChunkTimes, Measured
 from executors.program import WARM_UP
 from simulator.plan.plan import Plan
+from tests.support.tiny import build, task
 
 
 class Machine:
@@ -206,6 +208,24 @@ def test_units_follow_from_the_round_before_since_a_warm_up_of_one_graph_has_no_
         asked.append(steps)
         return ChunkTimes((1.0,) * (steps // 4 - 1), ())
 
-    plan = SimpleNamespace(strategy="baseline")
-    run_rounds([Candidate(plan, SimpleNamespace(unit=4, run=run))], testbed, testbed, no_progress, 2)
+    run_rounds([Candidate(Plan("baseline", (), {}, {}), SimpleNamespace(unit=4, run=run))], testbed, testbed, no_progress, 2)
     assert asked == [WARM_UP + 4, 2 * 4, 2 * 4]
+
+
+@pytest.mark.parametrize(("streams", "unit", "asked", "counted"), [((0, 0), 1, 3, 2), ((0, 1), 1, 4, 2), ((0, 1), 3, 3, 2)])
+def test_the_last_period_of_lanes_side_by_side_is_a_drain_that_does_not_count(streams, unit, asked, counted):
+    """Three periods of two tasks each: lanes that run side by side get a fourth one. Graphs drain at their end anyway."""
+    plan, _ = build(*(task(f"t{number}", 1.0, stream=stream) for number, stream in enumerate(streams)))
+    runs = []
+
+    def run(steps: int) -> ChunkTimes:
+        runs.append(steps)
+        times = [Measured(index, period, period, period + 1.0, 0) for period in range(5, 5 + steps) for index in range(2)]
+        return ChunkTimes((1.0,) * (steps - 2) + (0.5,), tuple(times))
+
+    candidate = Candidate(plan, SimpleNamespace(unit=unit, run=run))
+    candidate.run(3)
+    assert runs == [asked]
+    assert len(candidate.steps_s[0]) == counted
+    assert {item.period for item in candidate.chunks[0]} == {5, 6, 7}
+    assert (0.5 in candidate.steps_s[0]) == (asked == 3), "only a drain is shorter"

@@ -148,7 +148,7 @@ class FakeGpu:
         self.streams: list[FakeStream] = []
         self.current = self._new_stream(0, None)  # the default stream; streams of `stream` do not wait for it
         self._profiled: list[Kernel] | None = None
-        self._host_factor = 1.0
+        self.host_factor = 1.0
         self._active: ExitStack | None = None
 
     # Activation
@@ -318,7 +318,7 @@ class FakeGpu:
         """See Driver. Every op with a kernel has one; copies over a link have none."""
         if not self.profiler or turned_off():
             return None
-        self._host_factor = self.times.after_profiler
+        self.host_factor = self.times.after_profiler
         sessions = []
         for work in works:
             self._profiled = []
@@ -399,7 +399,7 @@ class FakeGpu:
             if capture is not None:
                 capture.add_allocation(stream, call)
             return call.results
-        self.clock.spend(self.times.op_s_by_name.get(call.name, self.times.op_s) * self._host_factor)
+        self.clock.spend(self.times.op_s_by_name.get(call.name, self.times.op_s) * self.host_factor)
         self._run_kernel(call, stream, link)
         if blocking:
             self._host_waits([stream])
@@ -416,7 +416,7 @@ class FakeGpu:
             target._allocate(tensor, target.current)
         for tensor in tensors_in(call.results):
             self.memories.of(tensor)
-        self.clock.spend(self.times.op_s_by_name.get(call.name, self.times.op_s) * self._host_factor)
+        self.clock.spend(self.times.op_s_by_name.get(call.name, self.times.op_s) * self.host_factor)
         self._run_kernel(call, self.current, "peer", target)
         self._let_wait(*ends)
         return call.results

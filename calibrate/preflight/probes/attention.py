@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from calibrate.preflight.probe import UNCERTAIN, WRONG, Context, Probe, ProbeTestbed
+from calibrate.preflight.probe import UNCERTAIN, WRONG, Context, Order, Probe, ProbeTestbed
 from executors.kernels.lowering.attention import BACKWARD, FORWARD, FUSED, KERNELS, Call, choice
 from simulator.plan import task
 from simulator.plan.bodies.opcall import OpCall
@@ -123,4 +123,6 @@ def _plan(device: str, call: Call, grad: Tensor) -> Plan:
     return Plan("attention", tasks, values, {name: Storage(name, v.operand().bytes, device) for name, v in values.items()})
 
 
-PROBES = (Probe("attention", "Do plans compute attention as PyTorch does, and with which kernels and strides?", _attention, 6, 75.0),)
+PROBES = (
+    Probe("attention", "Do plans compute attention as PyTorch does, and with which kernels and strides?", _attention, Order.GRAPHS, 75.0),
+)

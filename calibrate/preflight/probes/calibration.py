@@ -12,7 +12,7 @@ from torch import nn
 from calibrate.cuda.bench import Bench, Cold, flusher, in_turn, results_kept
 from calibrate.cuda.sampler import MEMORY_SHARE, CudaSampler
 from calibrate.cuda.testbed import GpuTestbed
-from calibrate.preflight.probe import WRONG, Context, Probe
+from calibrate.preflight.probe import WRONG, Context, Order, Probe
 from calibrate.tiny_model import tiny_job, tiny_plan
 from executors.cuda.driver import Driver
 from executors.kernels.lowering.batch_norm import BACKWARD
@@ -160,7 +160,12 @@ def _make(channels: int, edge: int, batch: int) -> tuple:
 
 
 PROBES = (
-    Probe("batch-norm", "Is a batch-norm's backward calibrated cold as long as it takes?", _batch_norm, 7, 75.0),
-    Probe("writes", "Does calibration count writes to the memory, which a cache may take over from those before them?", _writes, 7),
-    Probe("keys", "Can calibration measure every kind of op?", _keys, 7, 90.0),
+    Probe("batch-norm", "Is a batch-norm's backward calibrated cold as long as it takes?", _batch_norm, Order.NUMERICS, 75.0),
+    Probe(
+        "writes",
+        "Does calibration count writes to the memory, which a cache may take over from those before them?",
+        _writes,
+        Order.NUMERICS,
+    ),
+    Probe("keys", "Can calibration measure every kind of op?", _keys, Order.NUMERICS, 90.0),
 )

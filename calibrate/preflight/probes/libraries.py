@@ -6,7 +6,7 @@ from platform import python_version
 
 import torch
 
-from calibrate.preflight.probe import SUBSTITUTE, UNCERTAIN, Context, Probe
+from calibrate.preflight.probe import SUBSTITUTE, UNCERTAIN, Context, Order, Probe
 from executors.cuda.driver import Driver
 from simulator.model.user_code import brief
 
@@ -87,4 +87,4 @@ _LIBRARIES: dict[str, tuple[Callable[[Driver], str | None], int, str]] = {
 }
 
 #: The first of all, which also says which GPU it is, and runs in every call.
-PROBES = (Probe("versions", "Which versions are there, and which libraries answer?", _versions, 0, 90.0),)
+PROBES = (Probe("versions", "Which versions are there, and which libraries answer?", _versions, Order.IDENTITY, 90.0),)

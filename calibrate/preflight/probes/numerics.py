@@ -8,7 +8,7 @@ import torch
 
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.numerics import REPEATS_ALLOWED, TOLERANCE, Expected, steps_to_compare, worst_ratio
-from calibrate.preflight.probe import SUBSTITUTE, UNCERTAIN, WRONG, Context, Probe
+from calibrate.preflight.probe import SUBSTITUTE, UNCERTAIN, WRONG, Context, Order, Probe
 from executors.binding import apply_views
 from executors.cuda.driver import Driver
 from executors.cuda.partitions import runnable_mode
@@ -180,13 +180,13 @@ def _difference(actual: Tensors, expected: Tensors) -> float:
 
 def _numerics(name: str, words: str, precision: str, layout: str = "nchw") -> Probe:
     asks = f"Do plans compute what plain PyTorch does, eagerly and in graphs, {words}?"
-    return Probe(name, asks, partial(_plans, precision, layout), 7, 120.0)
+    return Probe(name, asks, partial(_plans, precision, layout), Order.NUMERICS, 120.0)
 
 
 PROBES = (
-    Probe("updates", "Does every optimizer compute what torch.optim does?", _updates, 5),
+    Probe("updates", "Does every optimizer compute what torch.optim does?", _updates, Order.GRAPHS),
     _numerics("numerics-fp32", "in fp32", "fp32"),
     _numerics("numerics-bf16", "in bf16", "bf16"),
     _numerics("numerics-nhwc", "in fp32 and channels-last", "fp32", "nhwc"),
-    Probe("several-gpus", "Does one process run plans over two GPUs, eagerly and in one graph?", _several_gpus, 11, 60.0),
+    Probe("several-gpus", "Does one process run plans over two GPUs, eagerly and in one graph?", _several_gpus, Order.SEVERAL_GPUS, 60.0),
 )

@@ -10,7 +10,7 @@ import torch
 from calibrate.cuda.bench import Bench, repeated
 from calibrate.cuda.host import tiny_kernel
 from calibrate.cuda.testbed import SPLITS
-from calibrate.preflight.probe import SUBSTITUTE, WRONG, Context, Probe
+from calibrate.preflight.probe import SUBSTITUTE, WRONG, Context, Order, Probe
 from executors.cuda.driver import Driver, Stream
 from executors.cuda.driver_api import POOLED
 from executors.cuda.issue import fork, join
@@ -237,9 +237,9 @@ def _partitions(context: Context) -> str:
 
 
 PROBES = (
-    Probe("streams", "Has every stream a queue of its own, at every priority?", _streams, 7),
-    Probe("events", "Do external events time the work of a replayed graph, and what does one cost?", _events, 4),
-    Probe("captures", "Is the GPU usable after a capture that failed?", _captures, 3),
-    Probe("host-calls", "Do streams call the host, eagerly and in every replay, and what does that cost?", _host_calls, 7),
-    Probe("partitions", "Are the parts of the GPU disjoint, also in one graph?", _partitions, 12, 75.0),
+    Probe("streams", "Has every stream a queue of its own, at every priority?", _streams, Order.CONSTANTS),
+    Probe("events", "Do external events time the work of a replayed graph, and what does one cost?", _events, Order.GRAPHS),
+    Probe("captures", "Is the GPU usable after a capture that failed?", _captures, Order.GRAPHS),
+    Probe("host-calls", "Do streams call the host, eagerly and in every replay, and what does that cost?", _host_calls, Order.CONSTANTS),
+    Probe("partitions", "Are the parts of the GPU disjoint, also in one graph?", _partitions, Order.PARTITIONS, 75.0),
 )

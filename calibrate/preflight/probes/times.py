@@ -11,11 +11,12 @@ from itertools import pairwise
 import torch
 
 from calibrate.cuda.bench import Bench, Issue, objects_kept, repeated
-from calibrate.cuda.contention import measure_pairs, named_kernels
+from calibrate.cuda.contention import measure_pairs, measure_urgency, named_kernels
 from calibrate.cuda.host import cadence_s, cross_cadence_s, graph_launches, launch_cadence_s, launch_law, switch_s, tiny_kernel
 from calibrate.cuda.testbed import SPLITS
-from calibrate.preflight.probe import BLOCKS, SUBSTITUTE, UNCERTAIN, WRONG, Context, Probe
+from calibrate.preflight.probe import BLOCKS, SUBSTITUTE, UNCERTAIN, WRONG, Context, Order, Probe
 from executors.cuda.profiled import TEARDOWN
+from traces.documents.profile import Profile
 
 #: A tiny kernel that follows another later than this is delayed: by a debugger, a profiler, or a host that waits for every launch.
 _LONGEST_S = 15e-6
@@ -24,7 +25,7 @@ _LONGEST_NODE_S = 1e-6
 _SESSIONS, _CALLS, _NODES = 3, 200, 100
 #: Steps of plain PyTorch, of which the later half counts.
 _YARDSTICK_STEPS = 20
-#: The host's and a graph's times may grow by this share after a profiler session.
+#: A time that differs by this share from what it should be is a fault.
 _GROWTH = 0.1
 
 
@@ -167,6 +168,26 @@ def _kernels(context: Context) -> str:
     return "the times of kernels are known by SMs, beside others and split"
 
 
+def _urgency(context: Context) -> str:
+    """How much less a kernel beside others slows down on a stream of high priority, measured and as the engine models it."""
+    profile = Profile(identity=context.identities[False]) if context.folder is None else context.profiles[False]
+    with objects_kept():
+        pairs = measure_urgency(context.driver, profile, context.scale.kernels, context.scale.effort)
+    context.figure(
+        "slow_downs",
+        {pair.name: {"equal": pair.equal.slow_downs, "urgent": pair.urgent.slow_downs, "modeled": pair.modeled} for pair in pairs},
+    )
+    equal = statistics.median(pair.equal.slow_downs[0] for pair in pairs)
+    urgent = statistics.median(pair.urgent.slow_downs[0] for pair in pairs)
+    words = f"beside others a kernel takes {equal:.2f} times as long as alone, and {urgent:.2f} times with priority"
+    if equal > 1 + _GROWTH and urgent > equal * (1 - _GROWTH):
+        context.fault(SUBSTITUTE, f"predict streams without priorities, which must shorten what is urgent: {words}")
+    errors = [abs(pair.modeled[0] / pair.urgent.slow_downs[0] - 1) for pair in pairs if pair.modeled is not None]
+    if errors and (error := statistics.median(errors)) > _GROWTH:
+        context.fault(UNCERTAIN, f"correct how urgent kernels get SMs: the engine errs by {100 * error:.0f} % ({words})")
+    return words
+
+
 def _by_sms(context: Context, bench: Bench) -> dict[str, dict[int, float]]:
     """Seconds of a matrix product and of a copy, by the number of SMs that they may use."""
     driver, kernels = context.driver, named_kernels(context.driver, context.scale.kernels)
@@ -198,14 +219,26 @@ def _kernel_s(bench: Bench, issue: Issue) -> float:
 
 def _sessions(name: str, words: str, teardown: str) -> Probe:
     asks = f"Do later profiler sessions list all kernels, and cost nothing afterwards, {words}?"
-    return Probe(name, asks, _profiler, 7, 75.0, {TEARDOWN: teardown})
+    return Probe(name, asks, _profiler, Order.NUMERICS, 75.0, {TEARDOWN: teardown})
 
 
 PROBES = (
-    Probe("yardstick", "How long does plain PyTorch take for a step of a transformer, with nothing of Schedcast?", _yardstick, 1, 120.0),
+    Probe(
+        "yardstick",
+        "How long does plain PyTorch take for a step of a transformer, with nothing of Schedcast?",
+        _yardstick,
+        Order.YARDSTICK,
+        120.0,
+    ),
+    Probe("urgency", "What does a stream's priority give a kernel that runs beside others?", _urgency, Order.URGENCY),
     _sessions("profiler", "with CUPTI detached after each", "1"),
     _sessions("profiler-attached", "with CUPTI left attached", "0"),  # as PyTorch does by default
-    Probe("cadence", "How long is it from one kernel to the next, in a graph and eagerly?", _cadence, 7),
-    Probe("launches", "What does the host take to change the lane, and to launch graphs of many nodes and branches?", _launches, 7),
-    Probe("kernels", "How long do kernels take on fewer SMs, beside others on halves, and split in two?", _kernels, 12, 120.0),
+    Probe("cadence", "How long is it from one kernel to the next, in a graph and eagerly?", _cadence, Order.CONSTANTS),
+    Probe(
+        "launches",
+        "What does the host take to change the lane, and to launch graphs of many nodes and branches?",
+        _launches,
+        Order.CONSTANTS,
+    ),
+    Probe("kernels", "How long do kernels take on fewer SMs, beside others on halves, and split in two?", _kernels, Order.KERNELS, 120.0),
 )

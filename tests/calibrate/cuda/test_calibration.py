@@ -4,6 +4,7 @@ import gc
 import statistics
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,10 +14,10 @@ from calibrate.cuda import testbed as gpu_testbed
 from calibrate.cuda.bench import Bench, Cold, Effort, in_turn, objects_kept, results_kept
 from calibrate.cuda.contention import Sizes, measure_pairs
 from calibrate.cuda.device_record import GpuMonitor
-from calibrate.cuda.host import measure_host, measure_launches, queue_depth
+from calibrate.cuda.host import HostYardstick, measure_host, measure_launches, queue_depth
 from calibrate.cuda.rates import ReferenceKernel, measure_rates
 from calibrate.cuda.sampler import CudaSampler
-from calibrate.cuda.testbed import GpuTestbed
+from calibrate.cuda.testbed import GpuLoop, GpuTestbed
 from calibrate.cuda.transfers import fit_transfer, measure_peers, measure_transfers
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.model.job import Job
@@ -425,6 +426,31 @@ def test_a_figure_that_cannot_be_measured_leaves_the_others_and_is_tried_again(m
         testbed.measure_machine(profile, again=True)
     assert profile.dispatch.graph_node_s == 0.0, "measured"
     assert (profile.notes, profile.dispatch.dispatch_s is None, "fp32" in profile.peak_flops) == ([], False, True)
+
+
+def test_each_step_of_plain_pytorch_has_its_own_length():
+    """Steps of 1, 3, and 2 kernels. Those that settle at first must not lengthen the others."""
+    x = torch.ones(4)
+    kernels = iter((1, 3, 2))
+
+    def step() -> torch.Tensor:
+        for _ in range(next(kernels)):
+            x.add_(1)
+        return x[0]
+
+    with FakeGpu(Times(op_s=1 * US, kernel_s=lambda op, size: 100 * US)) as gpu:
+        lengths_s = GpuLoop(SimpleNamespace(step=step), gpu, gpu.stream(), batch=1).train(3)
+    assert lengths_s == pytest.approx([100 * US, 300 * US, 200 * US], rel=0.05)
+
+
+def test_a_host_is_compared_with_its_own_fastest_launches():
+    with FakeGpu(Times(op_s=4 * US)) as gpu:
+        yardstick = HostYardstick(gpu)
+        assert yardstick.slowdown() == pytest.approx(1.0)
+        gpu.host_factor = 2.0
+        assert yardstick.slowdown() == pytest.approx(2.0)
+        gpu.host_factor = 0.5
+        assert yardstick.slowdown() == pytest.approx(1.0)
 
 
 def test_memory_and_cache_are_those_of_the_card_and_not_of_its_preset():

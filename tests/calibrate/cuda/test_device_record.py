@@ -109,6 +109,13 @@ def test_a_power_cap_is_said_also_where_the_clock_is_unknown():
     assert monitor.stop().notes == ("the power cap held the SM clock down, at up to 412 W",)
 
 
+@pytest.mark.parametrize(("slowdowns", "flags"), [((1.0, 1.2), ()), ((1.0, 2.0), ("the host launched kernels at 50 % of its speed",))])
+def test_a_host_at_half_its_speed_disturbs(slowdowns, flags):
+    """Every step that waits for its host takes longer then, whatever the GPU does."""
+    conditions = GpuMonitor(nvml=Nvml(), host_slowdown=iter(slowdowns).__next__).stop()
+    assert (conditions.flags, conditions.rejected) == (flags, bool(flags))
+
+
 def test_an_idle_start_is_no_drift():
     nvml = Nvml()
     nvml.reasons, nvml.clock = 0x01, 345

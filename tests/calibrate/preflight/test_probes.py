@@ -66,6 +66,12 @@ FAULTS = {
         (lambda: FirstGpu(facts=SMALL, partitionable=False), "validate no plan on partitions"),
         (lambda: FirstGpu(facts=SMALL, compiler=False), "kernels of 2 parts in one graph fail"),
     ],
+    "urgency": [
+        (
+            lambda: FirstGpu(facts=SMALL, times=Times(beside={"aten.mm": 2.0, "aten.neg": 2.0})),
+            "priorities, which must shorten what is urgent",
+        )
+    ],
     "profiler": [(lambda: EmptySessions(facts=SMALL), "[[1, 0, 2], [0, 0, 0], [0, 0, 0]]")],
     "profiler-attached": [(lambda: FirstGpu(facts=SMALL, profiler=False), "let the profiler see kernels")],
     "numerics-fp32": [

@@ -192,6 +192,9 @@ def test_the_modelled_slow_down_is_the_engines():
     machine = tiny.gpu()
     assert modeled_slow_downs([full], [full], machine.devices[0], machine) == (1.0, 2.0)
     assert modeled_slow_downs([few], [few], machine.devices[0], machine) == (1.0, 1.0)
+    many = [full] * 3
+    assert modeled_slow_downs(many, many, machine.devices[0], machine) == (pytest.approx(5 / 3), 2.0)
+    assert modeled_slow_downs(many, many, machine.devices[0], machine, priority=-1) == (1.0, 2.0), "the urgent lane runs as if alone"
 
 
 FACTORS = st.dictionaries(st.tuples(st.sampled_from("ab"), st.sampled_from("ab")), st.floats(1.0, 3.0))
