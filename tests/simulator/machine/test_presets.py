@@ -20,7 +20,7 @@ GRAPHICS_MEMORY = {
     "k20", "k80x16", "titan-xp", "2xgtx1060", "t4", "16xg4dn-12xlarge", "k80", "titan-x-pascal", "t4-900mhz", "rtx3090", "l4",
     "l40s", "a10", "a40", "rtx-a6000",
     "gtx1080ti", "rtx2070-max-q", "rtx2080-max-q", "quadro-rtx6000", "quadro-rtx8000", "rtx3070", "rtx4090", "rtx-a4000", "rtx-a5000",
-    "rtx-a5500",
+    "rtx-a5500", "rtx3060", "rtx4060ti", "rtx-a4500", "rtx6000-ada", "quadro-rtx5000", "titan-rtx", "p40",
 }  # fmt: skip
 
 
@@ -60,6 +60,33 @@ def test_newer_gpus_have_the_figures_of_their_data_sheets():
     assert peaks == {"b200": 2250, "gb200": 2500, "gb300": 2500, "mi300x": 1307.4, "l40s": 362, "a10": 125}
     assert [load_machine(name).devices[0].sms for name in ("b200", "gb200", "rtx-pro-6000", "a40", "rtx-a6000")] == [148, 152, 188, 84, 84]
     assert load_machine("rtx-pro-6000").memory("cuda:0").bandwidth_bytes_per_s == 1597e9
+
+
+#: FLOPs of an SM (a compute unit of AMD) per clock in single precision and in 16 bits. The 4096 of Hopper and the 8192 of Blackwell are
+#: reached at a lower clock than the boost.
+PER_CLOCK = {
+    (128, 256), (128, 512), (128, 1024), (128, 2048),
+    (256, 512), (256, 1024), (256, 2048), (256, 4096), (256, 3786), (256, 7678), (256, 8000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("gpu", [name for name, gpu in data().gpus.items() if gpu.clock_hz[0] and name != "h20"])
+def test_peaks_are_those_of_whole_units_at_the_boost_clock(gpu):
+    """A typing error in one of a data sheet's figures breaks this. The figures that vendors state of an H20 do not agree."""
+    entry = data().gpus[gpu]
+    peaks = [entry.peak_flops[name][0] for name in ("fp32", "bf16" if "bf16" in entry.peak_flops else "fp16")]
+    per_clock = tuple(peak / entry.sms[0] / entry.clock_hz[0] for peak in peaks)
+    assert any(per_clock == pytest.approx(units, rel=0.013) for units in PER_CLOCK), per_clock
+
+
+def test_cards_differ_where_their_vendor_made_them_differ():
+    """An H800 is an H100 with less than half of its NVLink, and half an MI250X is a device."""
+    h100, h800, die = load_machine("8xh100"), load_machine("8xh800"), load_machine("mi250x")
+    assert h800.devices[0].peak_flops["bf16"] == h100.devices[0].peak_flops["bf16"]
+    fastest = [max(link.bandwidth_bytes_per_s for link in machine.links) for machine in (h100, h800)]
+    assert fastest == [450e9, 200e9]
+    assert (die.devices[0].sms, die.memories[0].size_bytes) == (110, 64 << 30)
+    assert load_machine("16xgh200").by_node(["cuda:0", "cuda:1"]) == {0: ["cuda:0"], 1: ["cuda:1"]}
 
 
 def test_an_h200_has_the_memory_and_the_cache_that_its_driver_reports():
