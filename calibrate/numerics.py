@@ -123,6 +123,7 @@ def reference(
     batch_norm: BatchNormDegrees = (),
     fusion: Literal["none", "forward", "backward"] = "none",
     parallel: "Parallel | None" = None,
+    capturable: bool = False,
 ) -> Reference:
     """Plain PyTorch's training loop on the job's own module, which it moves to the device of `backend` (default: the CPU) and trains.
 
@@ -131,7 +132,7 @@ def reference(
     uses the dropout masks and the form of update of the backend's programs, so that numbers can be compared; this costs time.
     `stale`: train with weights of this staleness, by parameter (`executors.reference`), or of one that is set later. `batch_norm`:
     normalize by parts. `fusion`: hooks update in "forward" or in "backward". `parallel`: as one of several processes, with its part of the
-    batch.
+    batch. `capturable`: update in the form that a CUDA graph can replay.
     """
     forms, parts = backend.forms if backend is not None else PLAIN, job.accumulate if parts is None else parts
     whole_mean = job.loss_mean == BATCH and parallel is None  # whose processes each have the mean of their part
@@ -159,7 +160,7 @@ def reference(
         dropout_seed=job.seed if same_masks else None,
         draws=forms.draws,
         seed_generator=forms.seed if forms.cuda else None,
-        capturable=same_masks and forms.capturable,
+        capturable=capturable or (same_masks and forms.capturable),
         rates=job.rates,
         autocast=autocast_of(job, built.module, backend),
         scaler=torch.amp.GradScaler("cpu" if backend is None else backend.torch_device.type) if job.scales_loss else None,

@@ -173,7 +173,7 @@ def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool, para
 
     A forecast that is given twice has two programs. The parameters and state of all programs are allocated (with CUDA graphs, or if tasks
     lag, so that iterations are unfinished between turns, their whole peak), and one of them runs. The first device's memory also has a step
-    of plain PyTorch and, with `calibrate`, the operands of the keys measured meanwhile. `parallel`: PyTorch's loops of several processes.
+    of plain PyTorch and, with `calibrate`, the operands of the keys measured meanwhile. `parallel`: PyTorch's other loops.
     """
     forecasts = list(forecasts)
     machine = forecasts[0].machine
@@ -187,7 +187,7 @@ def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool, para
         ]
         added = max(peak - own for peak, own in zip(peaks, resident, strict=True))
         held[memory.name] = {"parameters and state of all strategies": sum(resident), "a running one besides": added}
-        held[memory.name]["PyTorch's own parallel loops"] = sum(f.memory_bytes.get(memory.name, 0) for f in parallel)
+        held[memory.name]["PyTorch's other loops"] = sum(f.memory_bytes.get(memory.name, 0) for f in parallel)
         if memory is first:
             held[memory.name]["a step of plain PyTorch"] = max(peaks)
             held[memory.name]["operands of ops to measure"] = _operand_bytes(plans_of(forecasts), machine) if calibrate else 0

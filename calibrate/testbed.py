@@ -11,6 +11,7 @@ from simulator.machine.machine import Machine
 from simulator.model.built import Built
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
+from traces.documents.comparison import PARALLEL_LOOPS
 from traces.documents.profile import Identity, Profile
 from traces.errors import Code, SchedcastError
 
@@ -71,7 +72,7 @@ class Testbed(Protocol):
     (`Executable.unit`), or fewer if those that count take more than `round_s` seconds, and plain PyTorch runs `plain_steps_per_round`
     steps. `interleaved`: whether a validation measures keys in its rounds; if not, it measures them before the rounds, and methods that
     sample keys in the rounds do nothing. `backend`: where plans run, after `open`. `memory_limit_bytes`: the largest size of each memory
-    that counts; None: no limit.
+    that counts; None: no limit. `other_loops`: those of `OTHER_LOOPS` that can be timed here, if the machine has what they need.
     """
 
     identity: Identity
@@ -82,6 +83,7 @@ class Testbed(Protocol):
     interleaved: bool
     backend: Backend
     memory_limit_bytes: float | None = None
+    other_loops: Sequence[str] = PARALLEL_LOOPS
 
     @property
     def plain_threads(self) -> tuple[int, str] | None:
@@ -139,8 +141,8 @@ class Testbed(Protocol):
         `same_masks`: as in `calibrate.numerics.reference`. A testbed has one such loop at a time.
         """
 
-    def parallel_loop(self, job: Job, strategy: str) -> TimedLoop:
-        """PyTorch's own loop of several processes (`PARALLEL_LOOPS`), on a testbed of several. Raises SchedcastError if it cannot train."""
+    def other_loop(self, job: Job, strategy: str) -> TimedLoop:
+        """One of PyTorch's `other_loops`: of several processes, on a testbed of several. Raises SchedcastError if it cannot train."""
         raise SchedcastError(f"{strategy} runs in several processes; start them with torchrun", Code.DEVICES)
 
     def close(self) -> None:

@@ -27,9 +27,10 @@ from simulator.strategies.options import option_values
 from traces.documents.comparison import (
     BASELINE,
     INTERLEAVED,
-    PARALLEL_LOOPS,
+    OTHER_LOOPS,
     PROFILE,
     PYTORCH,
+    PYTORCH_GRAPH,
     Comparison,
     Validation,
     ValidationResult,
@@ -171,19 +172,19 @@ def validate(
     steps). Without, predictions use the profile as it is. With `timelines` the tasks are timed too, which takes extra runs on a GPU.
     `rounds` is the number of rounds that count. `announce` receives about how many seconds all this takes, before it begins.
 
-    Plain PyTorch and, in several processes, its own parallel loops are predicted too, and timed in the same rounds. Strategies that cannot
+    Plain PyTorch and its other loops (`Testbed.other_loops`) are predicted too, and timed in the same rounds. Strategies that cannot
     be planned for the job, or do not fit, are reported as skipped before anything is allocated. If the baseline is one of them, all are
     skipped.
     """
 
     def estimate(forecasts: Mapping[str, Forecast]) -> None:
         if BASELINE in forecasts:
-            programs = {label: f for label, f in forecasts.items() if label not in (PYTORCH, *PARALLEL_LOOPS)}
-            parallel = [forecasts[label] for label in PARALLEL_LOOPS if label in forecasts]
+            programs = {label: f for label, f in forecasts.items() if label not in (PYTORCH, *OTHER_LOOPS)}
+            parallel = [forecasts[label] for label in OTHER_LOOPS if label in forecasts]
             announce(validation_seconds(programs, testbed, rounds, calibrate, parallel))
 
     profile.measuring(job.model)
-    loops = [text for text in references(testbed.machine(profile)) if text in (PYTORCH, *PARALLEL_LOOPS)]
+    loops = [text for text in references(testbed.machine(profile)) if text in (PYTORCH, *testbed.other_loops)]
     planned, refused = plan_calibrated(
         testbed,
         job,
@@ -196,11 +197,11 @@ def validate(
         announce=estimate,
     )
     loop, rows_of = planned.pop(PYTORCH, None), {}
-    parallel = {text: planned.pop(text) for text in PARALLEL_LOOPS if text in planned}
+    parallel = {text: planned.pop(text) for text in OTHER_LOOPS if text in planned}
     for label, refusal in refused.items():
         strategy, options = strategies.parse(label, shared_options)
         rows_of[label] = skipped_row(strategy.name, option_values(options), refusal.words)
-    plain_row, parallel_rows = rows_of.pop(PYTORCH, None), {text: rows_of.pop(text) for text in PARALLEL_LOOPS if text in rows_of}
+    plain_row, parallel_rows = rows_of.pop(PYTORCH, None), {text: rows_of.pop(text) for text in OTHER_LOOPS if text in rows_of}
     skipped = list(rows_of.values())
     if BASELINE not in planned:
         skipped += [
@@ -214,7 +215,14 @@ def validate(
             0,
         )
     interleaved = calibrate and testbed.interleaved
-    require_memory_together([*planned.values(), planned[BASELINE]], interleaved, list(parallel.values()))
+    together = [*planned.values(), planned[BASELINE]]
+    try:
+        require_memory_together(together, interleaved, list(parallel.values()))
+    except SchedcastError as error:
+        if parallel.pop(PYTORCH_GRAPH, None) is None:
+            raise
+        parallel_rows[PYTORCH_GRAPH] = skipped_row(PYTORCH_GRAPH, {}, Refusal.by(error).words)
+        require_memory_together(together, interleaved, list(parallel.values()))
     testbed.open(testbed.machine(profile))
     built = job.build()
     tensors = job_tensors(job, built, job.graph())
@@ -232,7 +240,7 @@ def validate(
     loop_plan, others = loop.plan if loop is not None else None, {}
     for text, own in parallel.items():
         try:
-            others[text] = own.plan, testbed.parallel_loop(job, text)
+            others[text] = own.plan, testbed.other_loop(job, text)
         except SchedcastError as error:
             parallel_rows[text] = skipped_row(text, {}, Refusal.by(error).words)
     times = run_rounds(
@@ -330,7 +338,7 @@ def _document(
         reference_waiting=waiting,
         reference_runs_s=tuple(plain_s),
         pytorch=plain,
-        parallel=tuple(sorted(parallel, key=lambda row: PARALLEL_LOOPS.index(row.strategy))),
+        parallel=tuple(sorted(parallel, key=lambda row: OTHER_LOOPS.index(row.strategy))),
     )
 
 

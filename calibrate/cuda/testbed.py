@@ -26,12 +26,12 @@ from calibrate.cuda.rates import EDGE, ReferenceKernel, measure_rates
 from calibrate.cuda.sampler import calibrate_gpu
 from calibrate.cuda.transfers import SIZES, measure_peers, measure_transfers
 from calibrate.numerics import reference
-from calibrate.testbed import Monitor, Progress, Testbed
+from calibrate.testbed import Monitor, Progress, Testbed, TimedLoop
 from calibrate.tiny_model import loop_costs
 from executors.cuda.backend import CudaBackend
-from executors.cuda.driver import STALLED, Driver, Event, GpuStalledError, Stream
+from executors.cuda.driver import STALLED, Driver, Event, GpuStalledError, Graph, Stream
 from executors.cuda.partitions import runnable_mode
-from executors.program import Backend
+from executors.program import WARM_UP, Backend
 from executors.reference import Reference
 from executors.tensors import module_tensors
 from simulator.engine.costs.contention import concurrent_pairs, precisions
@@ -42,8 +42,9 @@ from simulator.model.built import Built
 from simulator.model.job import DEFAULT, Job
 from simulator.model.user_code import brief, training_step
 from simulator.plan.plan import Plan
+from traces.documents.comparison import OTHER_LOOPS, PYTORCH_GRAPH
 from traces.documents.profile import LoopCosts, Profile, Stats
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 
 class GpuLoop:
@@ -68,11 +69,14 @@ class GpuLoop:
             for number in range(steps):
                 if batches is not None:
                     self._plain.feed(*batches[number])
-                losses.append(self._plain.step())
+                losses.append(self._step())
                 ends.append(self._now())
             driver.synchronize()
         self.losses += map(float, losses)
         return [begin.elapsed_time(end) * 1e-3 for begin, end in pairwise(ends)]
+
+    def _step(self) -> torch.Tensor:
+        return self._plain.step()
 
     def _now(self) -> Event:
         """An event at the current end of the stream."""
@@ -89,6 +93,31 @@ class GpuLoop:
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(next(self._plain.module.parameters()).device)
+
+
+class GraphLoop(GpuLoop):
+    """Plain PyTorch whose steps replay one CUDA graph, as torch.cuda.graph captures it after some steps."""
+
+    def __init__(self, plain: Reference, driver: Driver, stream: Stream, batch: int):
+        """Raises SchedcastError if the step cannot be captured."""
+        super().__init__(plain, driver, stream, batch)
+        self._graph: Graph | None = None
+        self.train(WARM_UP)
+        try:
+            with training_step(batch), driver.capture(stream) as graph:
+                self._loss = plain.step()
+        except GpuStalledError:
+            raise
+        except Exception as error:  # whatever a model does that a capture forbids
+            wait(driver)  # raises where the GPU cannot be used any more
+            raise SchedcastError(f"a step of plain PyTorch cannot be captured in a CUDA graph: {brief(error)}", Code.MODEL) from error
+        self._graph = graph
+
+    def _step(self) -> torch.Tensor:
+        if self._graph is None:
+            return super()._step()
+        self._graph.replay()
+        return self._loss.clone()
 
 
 def measure_loop(bench: Bench, tiny: TinyOps, steps: int) -> LoopCosts:
@@ -140,6 +169,7 @@ class GpuTestbed(Testbed):
     round_s = 0.3  # two runs of a program differ by less than 0.5 % on an H100
     plain_steps_per_round = 6
     interleaved = False
+    other_loops: Sequence[str] = OTHER_LOOPS
 
     def __init__(
         self,
@@ -343,6 +373,15 @@ class GpuTestbed(Testbed):
     def plain_loop(self, job: Job, built: Built, same_masks: bool) -> GpuLoop:
         """Plain PyTorch in this process: on a GPU neither the threads of our workers nor our allocator's settings matter to it."""
         return GpuLoop(reference(job, built, same_masks, self.backend), self.driver, self._plain_stream, job.batch)
+
+    def other_loop(self, job: Job, strategy: str) -> TimedLoop:
+        if strategy != PYTORCH_GRAPH:
+            return super().other_loop(job, strategy)
+        if job.scales_loss or job.rates:
+            what = "a loss scale" if job.scales_loss else "learning rates that change"
+            raise SchedcastError(f"one CUDA graph of plain PyTorch cannot train with {what}", Code.MODEL)
+        plain = reference(job, job.build(), False, self.backend, capturable=True)
+        return GraphLoop(plain, self.driver, self._plain_stream, job.batch)
 
     def about(self) -> dict[str, object]:
         """The GPU as documents describe it, with the reason why plans do not run in the requested mode, if there is one."""

@@ -27,6 +27,7 @@ from simulator.machine.machine import Machine
 from simulator.machine.presets import replicated
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
+from traces.documents.comparison import PARALLEL_LOOPS
 from traces.documents.profile import Profile
 from traces.errors import SchedcastError
 
@@ -35,6 +36,8 @@ NCCL = "nccl"
 
 class GpuGroupTestbed(GpuTestbed):
     """GPUs of one kind, one per process."""
+
+    other_loops = PARALLEL_LOOPS
 
     def __init__(self, channel: ControlChannel, driver: Driver, mode: str = "eager", precision: str = "fp32"):
         """`driver` is that of this process's GPU.
@@ -61,7 +64,7 @@ class GpuGroupTestbed(GpuTestbed):
     def _backend(self, machine: Machine) -> DistributedBackend:
         return DistributedBackend(machine, self._channel, "cuda", self.precision)
 
-    def parallel_loop(self, job: Job, strategy: str) -> GroupLoop:
+    def other_loop(self, job: Job, strategy: str) -> GroupLoop:
         return GroupLoop(cast(DistributedBackend, self.backend), self._loops, job, strategy)
 
     def about(self) -> dict[str, object]:
@@ -120,7 +123,7 @@ class CpuGroupTestbed(CpuTestbed):
         self._collectives.sample([shape for plan in plans for shape in self._collectives.add(plan)], number)
         return reference_s
 
-    def parallel_loop(self, job: Job, strategy: str) -> GroupLoop:
+    def other_loop(self, job: Job, strategy: str) -> GroupLoop:
         return GroupLoop(cast(DistributedBackend, self.backend), self._loops, job, strategy)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Plain PyTorch with each step captured in one CUDA graph, as a user may run it on a GPU without any other schedule. Predicted only."""
+"""Plain PyTorch with each step captured in one CUDA graph, as a user may run it on a GPU without any other schedule."""
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
@@ -11,7 +11,7 @@ from traces.documents.comparison import PYTORCH_GRAPH
 from traces.errors import Code, SchedcastError
 
 NAME = PYTORCH_GRAPH
-ABOUT = "plain PyTorch with each step captured in one CUDA graph (torch.cuda.graph): the host launches one graph per step; predicted only"
+ABOUT = "plain PyTorch with each step captured in one CUDA graph (torch.cuda.graph): the host launches one graph per step"
 EXECUTED = False
 
 

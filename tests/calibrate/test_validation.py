@@ -87,6 +87,34 @@ def test_the_committed_validations_are_interleaved_so_that_their_raw_error_count
     assert all(row.scored_error == row.error for document in documents for row in document.ran)
 
 
+def test_plain_pytorch_in_one_graph_is_timed_beside_the_schedules():
+    """Its replays wait for no host. Rates that change cannot be captured once for all, and the other rows are validated as ever."""
+    profile = measured_profile()
+    with few_repetitions(), hard_gpu() as gpu:
+        testbed = open_testbed(gpu, "graph")
+        document = validate(Job(MLP, 4, optimizer="adam"), [], {}, profile, testbed, timelines=False, rounds=2).validation
+        job = Job(MLP, 4, lr_schedule="0:0.1,1:0.01")
+        changing = validate(job, [], {}, profile, open_testbed(gpu), timelines=False, rounds=1).validation
+    (row,) = document.parallel
+    assert (row.strategy, row.status) == ("pytorch-graph", "ok")
+    assert row.error == pytest.approx(0.0, abs=0.03)
+    assert row.against_pytorch > 2
+    (row,) = changing.parallel
+    assert row.status == "skipped: one CUDA graph of plain PyTorch cannot train with learning rates that change"
+    assert [row.status for row in changing.results] == ["ok"]
+
+
+def test_plain_pytorch_in_one_graph_makes_room_for_the_schedules():
+    """Of 3 MiB the baseline and a step of plain PyTorch take one each, with their workspaces; the driver takes 0.4."""
+    profile = measured_profile()
+    with few_repetitions(), hard_gpu() as gpu:
+        testbed = open_testbed(gpu)
+        testbed.memory_limit_bytes = 3 << 20
+        tight = validate(Job(MLP, 4), [], {}, profile, testbed, timelines=False, rounds=1).validation
+    assert tight.parallel[0].status.startswith("skipped: comparing 1 strategy at once does not fit: needs 3.41 MiB")
+    assert [row.status for row in tight.results] == ["ok"]
+
+
 # Calibrate, predict, run and compare on a simulated GPU, whose kernel times only measuring can reveal.
 
 

@@ -25,6 +25,8 @@ LOOPS = (PYTORCH, PYTORCH_HOOKS)
 #: The user's own loop on several devices, a process on each: DistributedDataParallel, and FSDP2 (`fully_shard`).
 PYTORCH_DDP, PYTORCH_FSDP = "pytorch-ddp", "pytorch-fsdp"
 PARALLEL_LOOPS = (PYTORCH_DDP, PYTORCH_FSDP)
+#: What else a user runs without a schedule.
+OTHER_LOOPS = (PYTORCH_GRAPH, *PARALLEL_LOOPS)
 #: The same step as a plan on one stream.
 BASELINE = "baseline"
 
@@ -293,8 +295,8 @@ class Validation(Document):
     documents from before plain PyTorch ran in the user's own environment. `anchor_drift` is the reference kernel's time during the steps as
     a multiple of its time at calibration, a diagnosis of the machine. `image_size` is None for the model's own. `pytorch` is the row of
     plain PyTorch, predicted and measured (`reference_step_s`) like the strategies, but not run by an executor; None in documents from
-    before it was predicted. `parallel`: the same of its own loops on several devices (`PARALLEL_LOOPS`), whose numbers are not compared;
-    empty on one device.
+    before it was predicted. `parallel`: the same of `OTHER_LOOPS`, whose numbers are not compared: its own loops on several devices and, on
+    one GPU, each step in one graph.
 
     `busy_share` is the share of the cores that other processes, and the hypervisor, took during the rounds that count (None: unknown).
     Above `traces.documents.verdict.BUSY` the document is no measurement. `comparisons`: for how many rows together the 90 % intervals of

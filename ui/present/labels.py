@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from traces import units
 from traces.documents.comparison import (
-    PARALLEL_LOOPS,
+    OTHER_LOOPS,
     PYTORCH,
     PYTORCH_DDP,
     PYTORCH_FSDP,
@@ -103,7 +103,7 @@ def row_labels(results: Sequence[ValidationResult]) -> list[str]:
 
 
 def labelled_rows(validation: Validation) -> list[tuple[str, ValidationResult]]:
-    """The rows of a validation, plain PyTorch first if it was predicted, and its parallel loops, each with its label."""
+    """The rows of a validation, plain PyTorch first if it was predicted, and its other loops, each with its label."""
     rows = [(strategy_name(row.strategy), row) for row in validation.parallel]
     rows += zip(row_labels(validation.results), validation.results, strict=True)
     return rows if validation.pytorch is None else [(plain_label(validation), validation.pytorch), *rows]
@@ -216,7 +216,7 @@ def verdict_cell(gain: Gain | None, compared_with: str) -> str:
 
 def numbers_cell(result: ValidationResult) -> str:
     """Whether gradients and parameters equal plain PyTorch's: "identical", or their largest relative difference."""
-    if not result.ok or result.strategy in PARALLEL_LOOPS or (result.strategy == PYTORCH and not result.max_grad_error):
+    if not result.ok or result.strategy in OTHER_LOOPS or (result.strategy == PYTORCH and not result.max_grad_error):
         return units.NONE
     if result.max_grad_error is None or result.max_param_error is None:
         return "not finite"
