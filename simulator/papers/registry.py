@@ -22,10 +22,24 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
+from simulator.machine.presets import PYTORCH
 from simulator.model.job import Job
-from simulator.papers.predicting import Steps
+from simulator.papers.predicting import Steps, figure, speedup, status_of
 from traces.documents.base import Data
-from traces.documents.reproduction import OK, Chart, Check, Figure, Panel, Paper, PaperCase, Reproduction, Series, Table, Unit
+from traces.documents.reproduction import (
+    DEMONSTRATION,
+    OK,
+    Chart,
+    Check,
+    Figure,
+    Panel,
+    Paper,
+    PaperCase,
+    Reproduction,
+    Series,
+    Table,
+    Unit,
+)
 from traces.errors import UnknownNameError, UnusableFileError
 from traces.files import first_fault, read_document
 
@@ -235,10 +249,24 @@ class ChartForm(Chart, extra="forbid"):
     panels: tuple[Panel, ...] = ()
 
 
+class Shown(Data, extra="forbid"):
+    """A small job that shows a paper's mechanism: the strategies without it and with it. `job`: the fields of `Job`.
+
+    `drawn`: whether a picture of its steps shows it.
+    """
+
+    job: dict[str, Any]
+    machine: str
+    host: str = PYTORCH
+    strategies: tuple[str, ...] = Field(min_length=2)
+    about: str
+    drawn: bool = True
+
+
 class Source(Data):
     """A paper. `machine`: the preset to predict for. `fitted`: what of the machine is fitted to the paper. `cases`: what is predicted.
 
-    `finding`: a format of what gives the paper's gains.
+    `finding`: a format of what gives the paper's gains. `shown`: a small job that shows them.
     """
 
     name: str
@@ -248,6 +276,7 @@ class Source(Data):
     reference: str
     setting: str
     finding: str
+    shown: Shown
     fitted: str = ""
     notes: tuple[str, ...]
     cases: dict[str, Any]
@@ -263,7 +292,7 @@ class Source(Data):
 
     def predictions(self) -> int:
         """Return how many predictions `reproduce` makes."""
-        return self.module.predictions()
+        return self.module.predictions() + 1
 
     def reproduce(self, steps: Steps) -> Paper:
         """Predict the paper's figures."""
@@ -311,6 +340,26 @@ class Source(Data):
         texts = {key: value.format(**words) for key, value in form.items() if isinstance(value, str)}
         return Chart(**{**form, **texts, "panels": tuple(panels), "ticks": tuple(ticks)})
 
+    def demonstration(self, steps: Steps) -> Table:
+        """Return the table of the job that shows the mechanism."""
+        shown, job = self.shown, Job(**self.shown.job)
+        steps = steps.on(shown.machine).under(host=shown.host)
+        first, *_ = shown.strategies
+        predicted = steps.predict(job, shown.strategies, over=first)
+        rows = [
+            _row(
+                [("step", "s"), ("speed-up", "x")],
+                {"schedule": text},
+                (figure(step), speedup(predicted, text, over=first)),
+                status=status_of(step),
+                asks=steps.asks(job, *shown.strategies),
+            )
+            for text, step in predicted.items()
+        ]
+        return Table(
+            name=DEMONSTRATION, title=f"The idea on a small job: {job.model}, batch {job.batch}", about=shown.about, rows=tuple(rows)
+        )
+
     def paper(
         self,
         steps: Steps,
@@ -332,7 +381,7 @@ class Source(Data):
             machine=steps.machine_name,
             setting=self.setting.format(machine=steps.machine_name),
             shares=steps.shares,
-            tables=tuple(tables),
+            tables=(self.demonstration(steps), *tables),
             checks=tuple(checks),
             charts=tuple(charts),
             **more,

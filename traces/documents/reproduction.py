@@ -49,6 +49,10 @@ class PaperCase(Data):
         return next((figure.predicted for figure in self.figures if figure.name == name), None)
 
 
+#: The name of the table of a small job that shows a paper's mechanism.
+DEMONSTRATION = "demonstration"
+
+
 class Table(Data):
     """Rows of one kind. `about` says what the figures are and where in the paper the published ones are."""
 

@@ -14,11 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log10
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from traces import units
 from traces.documents.comparison import Validation
-from traces.documents.reproduction import OK, Chart, Check, DividedLayer, DividedNetwork, Paper, Reproduction, Verdict
+from traces.documents.reproduction import DEMONSTRATION, OK, Chart, Check, DividedLayer, DividedNetwork, Paper, Reproduction, Verdict
 from traces.documents.reproduction import Figure as FigureOfPaper
 from traces.documents.reproduction import Table as TableOfPaper
 from traces.files import check_writable
@@ -96,8 +97,9 @@ def blocks(paper: Paper, linked: bool = False) -> list[Block]:
         *([Sentences([paper.finding], listed=False, style="bold", mark="")] if paper.finding else []),
         Note(paper.reference, address if address.startswith("https://") else ""),
         Sentences(about_words(paper), listed=False, mark=""),
+        *(Group(table.title, [_table(table)]) for table in paper.tables if table.name == DEMONSTRATION),
         *([Group("What the paper claims", [_claims(paper.checks)])] if paper.checks else []),
-        *(Group(table.title, [_table(table)], folded=True) for table in paper.tables),
+        *(Group(table.title, [_table(table)], folded=True) for table in paper.tables if table.name != DEMONSTRATION),
         *(_chart(shown, _file(paper, shown) if linked else "") for shown in drawn_of(paper)),
         *(_measured(Validation.model_validate(document)) for document in paper.measured),
         Group("", [Sentences(paper.notes)]),
@@ -253,11 +255,14 @@ writes it.
 """
 
 
-def markdown(papers: Sequence[Paper]) -> str:
-    """The page about all papers: how many claims hold, and for each paper its claims; its tables, measurements and notes are folded."""
+def markdown(papers: Sequence[Paper], pictures: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The page about all papers: how many claims hold, and for each paper its claims; its tables, measurements and notes are folded.
+
+    `pictures`: the address of a picture of the idea, by the paper's name.
+    """
     overview = [_overview(f"[{paper.name}](#{paper.name})", paper.checks) for paper in papers]
     overview.append(_overview("all", [check for paper in papers for check in paper.checks]))
-    return "\n".join([_BEGIN, *in_markdown(overview), *(line for paper in papers for line in _paper_lines(paper))]) + "\n"
+    return "\n".join([_BEGIN, *in_markdown(overview), *(line for paper in papers for line in _paper_lines(paper, pictures))]) + "\n"
 
 
 def _overview(name: str, checks: Sequence[Check]) -> dict[str, str]:
@@ -276,20 +281,32 @@ def _overview(name: str, checks: Sequence[Check]) -> dict[str, str]:
     }
 
 
-def _paper_lines(paper: Paper) -> Iterator[str]:
+def _paper_lines(paper: Paper, pictures: Mapping[str, str]) -> Iterator[str]:
     yield from ("", f"## {paper.name}", "", *([f"**{paper.finding}**", ""] if paper.finding else []))
     yield from (f"*{paper.title}* ({paper.reference}).", *about_words(paper))
     yield from ("", f"`schedcast reproduce {paper.name}`", "")
+    for table in paper.tables:
+        if table.name == DEMONSTRATION:
+            yield from (f"**{table.title}.** {table.about}", "", *in_markdown(cells(table)), "", f"`{asking_command(table)}`", "")
+            yield from ((f"![{table.title}, task by task]({pictures[paper.name]})", "") if paper.name in pictures else ())
     yield from in_markdown([claim_cells(check) for check in paper.checks])
     if causes := [f"- {check.claim}: {check.reason}." for check in paper.checks if check.reason]:
         yield from _folded_lines("Why the others do not hold", causes)
     for table in paper.tables:
+        if table.name == DEMONSTRATION:
+            continue
         yield from _folded_lines(table.title, [*in_markdown(cells(table)), "", table.about])
     for document in paper.measured:
         validation = Validation.model_validate(document)
         yield from _folded_lines(f"Measured: {job_words(validation)}", in_markdown(validation_cells(validation)))
     if paper.notes:
         yield from _folded_lines("Notes", [f"- {note}" for note in paper.notes])
+
+
+def asking_command(table: TableOfPaper) -> str:
+    """The command that asks for the steps of the first row."""
+    options = (f"--{name} {value}" for name, values in table.rows[0].asks.items() for value in values)
+    return " ".join(["schedcast predict", *options])
 
 
 def _folded_lines(title: str, lines: Iterable[str]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The static pictures of timelines, for files: predicted above measured on one time axis, in the colors of the canvas; and their memory."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,13 @@ def timelines_picture(path: Path | str, predicted: Timeline, measured: Timeline 
 
 def timelines_figure(predicted: Timeline, measured: Timeline | None = None, title: str = "") -> go.Figure:
     """The figure of that picture."""
-    panels = [timeline_panel(timeline) for timeline in (predicted, measured) if timeline is not None]
+    times = headline(predicted.step_s, measured.step_s if measured else None)
+    return stacked_figure([timeline for timeline in (predicted, measured) if timeline is not None], f"{title}: {times}" if title else times)
+
+
+def stacked_figure(timelines: Sequence[Timeline], heading: str) -> go.Figure:
+    """One step of each timeline, below each other on one axis, each under its `kind`. A dashed line marks the step time of the first."""
+    panels = [timeline_panel(timeline) for timeline in timelines]
     lane = LANE if sum(len(panel.rows) for panel in panels) <= FEW_LANES else NARROW_LANE
     heights = [lane * max(1, len(panel.rows)) for panel in panels]
     drawn_px = sum(heights) + BETWEEN * (len(panels) - 1)
@@ -62,8 +69,7 @@ def timelines_figure(predicted: Timeline, measured: Timeline | None = None, titl
         )  # fmt: skip
         figure.update_xaxes(range=[0, end_ms * 1.002], showticklabels=number == len(panels), row=number)
     figure.update_xaxes(title_text=X_LABEL, row=len(panels))
-    times = headline(predicted.step_s, measured.step_s if measured else None)
-    return finished(figure, f"{title}: {times}" if title else times, drawn_px)
+    return finished(figure, heading, drawn_px)
 
 
 def _draw(figure: go.Figure, panel: TimelinePanel, number: int, px_per_ms: float) -> None:
