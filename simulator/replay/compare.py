@@ -89,7 +89,8 @@ def boundaries(replay: Replay, times: Mapping[str, tuple[float, float]]) -> list
     and end by task.
     """
     position, steps = replay.position, replay.steps
-    works = [(index, times[task.name]) for index, task in enumerate(replay.plan.tasks) if task.name in times and not is_host(task)]
+    rows = enumerate(zip(replay.rows.tasks, replay.rows.on_host, strict=True))
+    works = [(index, times[task.name]) for index, (task, on_host) in rows if not on_host and task.name in times]
     firsts, reached = [index for index, _ in works], []
     latest = float("-inf")
     for _, (_, end_s) in works:
@@ -111,7 +112,8 @@ def counted_steps(borders: Sequence[float]) -> tuple[float, float, int]:
 def device_part(replay: Replay, timeline: Timeline) -> Timeline:
     """Return the device work of a replay's timeline; a joined collective starts with its own arrival."""
     arrival_of = replay.arrivals
-    works = {task.name for task in replay.plan.tasks if not is_host(task)} - set(arrival_of.values())
+    rows = zip(replay.rows.tasks, replay.rows.on_host, strict=True)
+    works = {task.name for task, on_host in rows if not on_host} - set(arrival_of.values())
     starts = {span.task: span.start_s for span in timeline.spans}
     return replace(
         timeline,
@@ -139,7 +141,8 @@ def _streams(sides: Sequence[tuple[float, float, int, Timeline]]) -> tuple[Strea
 
 def _exposed(replay: Replay, timeline: Timeline, begin_s: float, end_s: float) -> float:
     """Return the seconds in the window with a collective and without a compute kernel, as the mean over the devices with collectives."""
-    category = {task.name: task.body.category for task in replay.plan.tasks if not is_host(task)}
+    rows = zip(replay.rows.tasks, replay.rows.on_host, strict=True)
+    category = {task.name: task.body.category for task, on_host in rows if not on_host}
     collectives: dict[str, list[Span]] = {}
     kernels: dict[str, list[Span]] = {}
     for span in timeline.spans:
@@ -155,14 +158,13 @@ def _exposed(replay: Replay, timeline: Timeline, begin_s: float, end_s: float) -
 
 def _worst(replay: Replay, measured: Timeline, simulated: Timeline, predicted: Timeline, count: int) -> tuple[MisplacedKernel, ...]:
     """Return the works with the largest errors. Of the works with a common cause, only the one with the largest error counts."""
-    tasks = {task.name: task for task in replay.plan.tasks}
+    tasks = {task.name: task for task in replay.tasks}
     recorded = {span.task: span.start_s for span in measured.spans}
     starts = {span.task: span.start_s for span in predicted.spans}
     critical = _critical_predecessors(replay, simulated)
     errors = {name: starts[name] - recorded[name] for name in recorded if name in starts}
     roots: dict[str, str] = {}  # in issue order, so that the predecessor of a work has its root already
-    for task in replay.plan.tasks:
-        name = task.name
+    for name in tasks:
         if name in errors:
             predecessor = critical.get(name)
             inherits = predecessor in roots and abs(errors[name] - errors[predecessor]) <= 0.5 * abs(errors[name])
@@ -189,7 +191,7 @@ def _worst(replay: Replay, measured: Timeline, simulated: Timeline, predicted: T
 
 def _critical_predecessors(replay: Replay, simulated: Timeline) -> dict[str, str]:
     """Return by work the task that ended last of all that it waited for in the simulation (for a joined collective: before its arrival)."""
-    critical = predecessors(replay.plan.tasks, {span.task: span.end_s for span in simulated.spans})
+    critical = predecessors(replay.rows, {span.task: span.end_s for span in simulated.spans})
     return critical | {name: critical[arrival] for name, arrival in replay.arrivals.items() if arrival in critical}
 
 

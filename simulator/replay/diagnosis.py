@@ -28,7 +28,7 @@ from typing import NamedTuple, TypeVar
 from simulator.plan.task import Task
 from simulator.replay.compare import boundaries, device_part, times_of
 from simulator.replay.nodes import ARRIVAL, GAP, HOST, LOST_LAUNCH, rank_of
-from simulator.replay.replay import Replay, predecessors
+from simulator.replay.replay import Replay, Rows, predecessors
 from traces.documents.replay_result import HostWait, Part, RankWait, ReplayStep, StepPart
 from traces.documents.timeline import Span, Timeline, busy_seconds
 from traces.formats.recording import COLLECTIVE, KERNEL, is_allocation, is_loading
@@ -169,25 +169,24 @@ class _Causes:
     """Finds out why a device is busy or idle, from the times of one timeline. `works`: its `device_part`."""
 
     def __init__(self, replay: Replay, timeline: Timeline, works: Timeline):
-        tasks = replay.plan.tasks
         self._position = replay.position
-        self._tasks: Mapping[str, Task] = {task.name: task for task in tasks}
+        self._tasks: Mapping[str, Task] = {task.name: task for task in replay.tasks}
         self._times = times_of(timeline)
-        self._waited_for = predecessors(tasks, {task: end_s for task, (_, end_s) in self._times.items()})
-        self._before_in_thread = self._host_before(tasks)
+        self._waited_for = predecessors(replay.rows, {task: end_s for task, (_, end_s) in self._times.items()})
+        self._before_in_thread = self._host_before(replay.rows)
         self._gaps = {device.name: device.task_overhead_s for device in replay.machine.devices}
         self._arrival_of = replay.arrivals
         self._all_arrived = self._last_arrivals(works)
 
-    def _host_before(self, tasks: Sequence[Task]) -> dict[str, str]:
+    def _host_before(self, rows: Rows) -> dict[str, str]:
         """Return by task of a host thread the previous one."""
         last: dict[tuple[str, int], str] = {}
         before = {}
-        for task in tasks:
+        for task, lane in zip(rows.tasks, rows.lanes, strict=True):
             if task.device == HOST and task.name in self._times:
-                if task.lane in last:
-                    before[task.name] = last[task.lane]
-                last[task.lane] = task.name
+                if lane in last:
+                    before[task.name] = last[lane]
+                last[lane] = task.name
         return before
 
     def _last_arrivals(self, works: Timeline) -> dict[str, tuple[float, int | None]]:

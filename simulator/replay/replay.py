@@ -1,13 +1,17 @@
 """A replay, and its simulation.
 
+A replay is a table: its rows are tasks in issue order, and what follows from the rows is a column, by position. A change of durations makes
+a new column of durations and shares all others.
+
 Recorded durations include contention, so that a replayed task takes its duration whatever else runs. A task therefore starts when the task
 before it in its lane and everything that it waits for have ended, and the simulation is one walk over the tasks in issue order.
 `simulator.engine` gives the same timeline, in a hundred times the time.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from simulator.engine.summary import summarize
 from simulator.machine.machine import Machine
@@ -18,26 +22,6 @@ from traces.documents.timeline import Cause, CriticalSpan, Span, Timeline
 
 #: Ends that differ by less are simultaneous.
 DIGITS = 9
-
-
-def predecessors(tasks: Sequence[Task], ends_s: Mapping[str, float]) -> dict[str, str]:
-    """Return by task the one that ended last of all that it waited for: its edges, and the previous task in its lane.
-
-    `tasks` are in issue order. Of several that ended at the same time, work of a device comes before the host. Tasks that are not in
-    `ends_s` count as absent; a task that waited for nothing has no entry.
-    """
-    hosts = {task.name for task in tasks if is_host(task)}
-    last: dict[tuple[str, int], str] = {}
-    waited_for: dict[str, str] = {}
-    for task in tasks:
-        before = last.get(task.lane)
-        others = [name for name in (task.after if before is None else (*task.after, before)) if name in ends_s]
-        if len(others) == 1:
-            waited_for[task.name] = others[0]
-        elif others:
-            waited_for[task.name] = max(others, key=lambda name: (round(ends_s[name], DIGITS), name not in hosts))
-        last[task.lane] = task.name
-    return waited_for
 
 
 #: Phases of the spans of host threads: time between recorded calls, and the calls.
@@ -54,21 +38,109 @@ class RecordedStep:
     measured_s: float
 
 
+class Rows:
+    """Tasks in issue order, and columns that no change of durations touches."""
+
+    def __init__(self, tasks: Iterable[Task]):
+        self.tasks = tuple(tasks)
+        #: What others derive from the rows alone, by name.
+        self.derived: dict[object, Any] = {}
+
+    @cached_property
+    def position(self) -> Mapping[str, int]:
+        """The position of every task, by name."""
+        return {task.name: index for index, task in enumerate(self.tasks)}
+
+    @cached_property
+    def on_host(self) -> list[bool]:
+        """Whether a task is time on a host thread."""
+        return [is_host(task) for task in self.tasks]
+
+    @cached_property
+    def lanes(self) -> list[tuple[str, int]]:
+        """The lane of every task; those of one lane are one object."""
+        known: dict[tuple[str, int], tuple[str, int]] = {}
+        return [known.setdefault(lane, lane) for lane in ((task.device, task.stream) for task in self.tasks)]
+
+    @cached_property
+    def after(self) -> list[tuple[int, ...]]:
+        """The positions of the tasks that a task waits for, in addition to the one before it in its lane."""
+        position = self.position
+        return [tuple([position[name] for name in task.after]) if task.after else () for task in self.tasks]
+
+    @cached_property
+    def launch_of(self) -> Mapping[str, str]:
+        """By device task, the host task that launched it: the last host task that it waits for. Device tasks without one are omitted."""
+        on_host, launch_of = self.on_host, {}
+        for task, after, host in zip(self.tasks, self.after, on_host, strict=True):
+            launch = None if host else next((other for other in reversed(after) if on_host[other]), None)
+            if launch is not None:
+                launch_of[task.name] = self.tasks[launch].name
+        return launch_of
+
+    @cached_property
+    def waiting(self) -> Set[str]:
+        """The host tasks that wait for a device: synchronizations."""
+        rows = zip(self.tasks, self.after, self.on_host, strict=True)
+        return {task.name for task, after, host in rows if host and not all(self.on_host[other] for other in after)}
+
+
+def predecessors(rows: Rows, ends_s: Mapping[str, float]) -> dict[str, str]:
+    """Return by task the one that ended last of all that it waited for: its edges, and the previous task in its lane.
+
+    Of several that ended at the same time, work of a device comes before the host. Tasks that are not in `ends_s` count as absent; a task
+    that waited for nothing has no entry.
+    """
+    last: dict[tuple[str, int], str] = {}
+    waited_for: dict[str, str] = {}
+    for task, lane in zip(rows.tasks, rows.lanes, strict=True):
+        before = last.get(lane)
+        others = [name for name in (task.after if before is None else (*task.after, before)) if name in ends_s]
+        if len(others) == 1:
+            waited_for[task.name] = others[0]
+        elif others:
+            waited_for[task.name] = max(others, key=lambda name: (round(ends_s[name], DIGITS), not rows.on_host[rows.position[name]]))
+        last[lane] = task.name
+    return waited_for
+
+
 @dataclass(frozen=True)
 class Replay:
     """A recording that can be simulated.
 
     `notes` tell what was assumed because the recording does not contain it. `recorded` is the recorded timeline of the device work and the
-    host threads under the plan's task names; the simulation does not use it. `doubt`: why the waits of ranks are uncertain; "" if they are
-    certain.
+    host threads under the tasks' names; the simulation does not use it. `doubt`: why the waits of ranks are uncertain; "" if they are
+    certain. `changed_s`: durations other than those of the rows, by position.
     """
 
-    plan: Plan
+    rows: Rows
     machine: Machine
     steps: tuple[RecordedStep, ...]
     notes: tuple[str, ...]
     recorded: Timeline | None = None
     doubt: str = ""
+    changed_s: Mapping[int, float] = field(default_factory=dict)
+
+    @cached_property
+    def durations_s(self) -> list[float]:
+        """The duration of every task."""
+        durations_s = [task.body.duration_s for task in self.rows.tasks]
+        for position, seconds in self.changed_s.items():
+            durations_s[position] = seconds
+        return durations_s
+
+    @cached_property
+    def tasks(self) -> tuple[Task, ...]:
+        """The tasks in issue order."""
+        tasks = list(self.rows.tasks)
+        for position, seconds in self.changed_s.items():
+            tasks[position] = replace(tasks[position], body=replace(tasks[position].body, duration_s=seconds))
+        return tuple(tasks) if self.changed_s else self.rows.tasks
+
+    @property
+    def plan(self) -> Plan:
+        """The tasks as a plan, which the engine can simulate."""
+        return Plan("replay", self.tasks, {}, {})
 
     @property
     def recording(self) -> Timeline:
@@ -77,17 +149,17 @@ class Replay:
             raise ValueError("this replay carries no recorded timeline; build it from traces")
         return self.recorded
 
-    @cached_property
+    @property
     def position(self) -> Mapping[str, int]:
         """The position of every task in issue order, by name."""
-        return {task.name: index for index, task in enumerate(self.plan.tasks)}
+        return self.rows.position
 
     @cached_property
     def arrivals(self) -> Mapping[str, str]:
         """The arrival task by joined collective: it is the task before the collective in its lane."""
         arrival_of: dict[str, str] = {}
         waiting: dict[tuple[str, int], str] = {}
-        for task in self.plan.tasks:
+        for task in self.rows.tasks:
             if ARRIVAL in task.name:
                 waiting[task.lane] = task.name
             elif task.lane in waiting:
@@ -107,24 +179,35 @@ def simulated_times(replay: Replay) -> dict[str, tuple[float, float]]:
     >>> machine = Machine("recorded", devices, (Memory("ram", 0, 1.0, 0), Memory("hbm", 0, 1.0, 0)))
     >>> launch = Task("launch", Host(1.0, "cudaLaunchKernel"), "host")
     >>> kernel = Task("gemm", Recorded("gemm", "kernel", duration_s=3.0), "cuda:0", after=("launch",))
-    >>> simulated_times(Replay(Plan("replay", (launch, kernel), {}, {}), machine, steps=(), notes=()))
+    >>> simulated_times(Replay(Rows((launch, kernel)), machine, steps=(), notes=()))
     {'launch': (0.0, 1.0), 'gemm': (1.0, 4.0)}
     """
-    gaps = {device.name: device.task_overhead_s for device in replay.machine.devices}
-    free_s: dict[tuple[str, int], float] = {}
-    freed_s: dict[str, float] = {}
-    times = {}
-    for task in replay.plan.tasks:
-        lane, gap_s = task.lane, gaps[task.device]
-        start_s = max([free_s.get(lane, 0.0), *[freed_s[name] for name in task.after]])
-        free_s[lane] = freed_s[task.name] = start_s + (task.body.duration_s + gap_s)
-        times[task.name] = (start_s, max(start_s, freed_s[task.name] - gap_s))
-    return times
+    starts_s, ends_s = _start_and_end_s(replay)
+    return dict(zip(replay.position, zip(starts_s, ends_s, strict=True), strict=True))
+
+
+def _start_and_end_s(replay: Replay) -> tuple[list[float], list[float]]:
+    gap_of = {device.name: device.task_overhead_s for device in replay.machine.devices}
+    rows = replay.rows
+    free_s = dict.fromkeys(rows.lanes, 0.0)
+    starts_s: list[float] = []
+    freed_s: list[float] = []
+    ends_s: list[float] = []
+    for lane, after, duration_s in zip(rows.lanes, rows.after, replay.durations_s, strict=True):
+        gap_s, start_s = gap_of[lane[0]], free_s[lane]
+        for other in after:
+            if freed_s[other] > start_s:
+                start_s = freed_s[other]
+        free_s[lane] = end_s = start_s + (duration_s + gap_s)
+        freed_s.append(end_s)
+        starts_s.append(start_s)
+        ends_s.append(max(start_s, end_s - gap_s))
+    return starts_s, ends_s
 
 
 def simulate_replay(replay: Replay) -> Timeline:
     """Simulate a replay from its durations and dependencies."""
-    tasks, times = replay.plan.tasks, simulated_times(replay)
+    tasks, times = replay.tasks, simulated_times(replay)
     spans = {task.name: Span(task.name, task.device, lane_name(task), *times[task.name], span_phase(task), task.layer) for task in tasks}
     in_order = tuple(sorted(spans.values(), key=lambda span: span.start_s))
     window_s = (0.0, max((end_s for _, end_s in times.values()), default=0.0))
@@ -135,7 +218,7 @@ def simulate_replay(replay: Replay) -> Timeline:
         step_s=window_s[1],
         window_s=window_s,
         devices=summary.devices,
-        critical_path=_critical_path(tasks, spans),
+        critical_path=_critical_path(replay, spans),
         bubble_share=summary.bubble_share,
         exposed_transfer_s=summary.exposed_transfer_s,
         period_lengths_s=(window_s[1],),
@@ -154,11 +237,11 @@ def span_phase(task: Task) -> str:
     return PYTHON if task.body.label == GAP else LAUNCHING
 
 
-def _critical_path(tasks: Sequence[Task], spans: Mapping[str, Span]) -> tuple[CriticalSpan, ...]:
+def _critical_path(replay: Replay, spans: Mapping[str, Span]) -> tuple[CriticalSpan, ...]:
     """Return the path from the task that ends last back to one that waited for nothing, in order of time."""
     ends_s = {name: span.end_s for name, span in spans.items()}
-    waited_for = predecessors(tasks, ends_s)
-    by_name = {task.name: task for task in tasks}
+    waited_for = predecessors(replay.rows, ends_s)
+    by_name = {task.name: task for task in replay.rows.tasks}
     path = []
     name = max(reversed(ends_s), key=ends_s.__getitem__, default=None)
     while name is not None:

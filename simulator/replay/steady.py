@@ -11,13 +11,13 @@ of that matrix (Karp 1978). It never grows if durations shrink.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.plan.task import Task
-from simulator.replay.nodes import HOST, is_host
-from simulator.replay.replay import Replay
+from simulator.replay.nodes import HOST
+from simulator.replay.replay import Replay, Rows
 
 #: A lane of a task: device and stream.
 Lane = tuple[str, int]
@@ -34,75 +34,97 @@ def pace_s(replay: Replay) -> float | None:
     A task that waits for one of before the repetition waits, in each later one, for the task at the same distance from the end of the same
     lane.
     """
-    names = replay.position
     if len(replay.steps) < 2:
         return None
-    first, last = names[replay.steps[0].last_task] + 1, names[replay.steps[-1].last_task] + 1
-    body = replay.plan.tasks[first:last]
-    if all(is_host(task) for task in body):
+    first, last = replay.position[replay.steps[0].last_task] + 1, replay.position[replay.steps[-1].last_task] + 1
+    derived, key = replay.rows.derived, ("repetition", first, last)
+    if key not in derived:
+        derived[key] = _repetition(replay.rows, first, last)
+    repetition: _Repetition | None = derived[key]
+    if repetition is None:
         return None
-    from_end = _places_from_end(replay.plan.tasks[:first])
-    count = Counter(task.lane for task in body)
-    borders: dict[tuple[Lane, int], int] = {}  # what the next repetition can see: the n-th last task of a lane
-    for lane in count:
-        borders[lane, 1] = len(borders)
-    for task in body:
-        for name in task.after:
-            if names[name] < first and from_end[name][0] in count:
-                lane, place = from_end[name]
-                borders.setdefault((lane, min(place, count[lane])), len(borders))
+    on_device = [number for number, lane in enumerate(repetition.lanes) if lane[0] != HOST]
+    return _largest_circuit_mean(_weights(replay, repetition), on_device) / (len(replay.steps) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Repetition:
+    """The tasks that are repeated, whatever their durations are; they are counted from the `first`.
+
+    `lanes`: those of the borders, which are what the next repetition can see: the n-th last task of a lane. `begins`: by lane, the border
+    that is its last task. `ends`: by border, the task that it is after a repetition; a border without one stays.
+
+    `runs`: a lane; tasks that follow one another in it, of which only the first waits for other lanes; the tasks that it waits for, and the
+    borders.
+    """
+
+    first: int
+    lanes: tuple[Lane, ...]
+    begins: dict[Lane, int]
+    ends: dict[int, int]
+    runs: list[tuple[Lane, list[int], list[int], list[int]]]
+
+
+def _repetition(rows: Rows, first: int, last: int) -> _Repetition | None:
+    """Return what is repeated; None if no device works in it, or if there are too many borders."""
+    if all(rows.on_host[first:last]):
+        return None
+    lanes, count = rows.lanes, Counter(rows.lanes[first:last])
+    seen: Counter[Lane] = Counter()
+    from_end = [0] * first  # of a task before the repetition, its place in its lane
+    for position in reversed(range(first)):
+        seen[lanes[position]] += 1
+        from_end[position] = seen[lanes[position]]
+    borders = {(lane, 1): number for number, lane in enumerate(count)}
+    left, ends, runs = dict(count), {}, []
+    open_runs: dict[Lane, list[int]] = {}
+    for position in range(first, last):
+        lane, inside, before = lanes[position], [], []
+        for other in rows.after[position]:
+            if other >= first:
+                inside.append(other - first)
+            elif lanes[other] in count:
+                place = lanes[other], min(from_end[other], count[lanes[other]])
+                before.append(borders.setdefault(place, len(borders)))
+        if inside or before or lane not in open_runs:
+            open_runs[lane] = []
+            runs.append((lane, open_runs[lane], inside, before))
+        open_runs[lane].append(position - first)
+    for position in range(first, last):
+        number = borders.get((lanes[position], left[lanes[position]]))
+        left[lanes[position]] -= 1
+        if number is not None:
+            ends[number] = position - first
     if len(borders) > MOST_BORDERS:
         return None
-    weights, on_device = _weights(replay, body, borders, from_end, count)
-    return _largest_circuit_mean(weights, on_device) / (len(replay.steps) - 1)
+    return _Repetition(first, tuple(lane for lane, _ in borders), {lane: borders[lane, 1] for lane in count}, ends, runs)
 
 
-def _places_from_end(tasks: Sequence[Task]) -> dict[str, tuple[Lane, int]]:
-    """Return by task its lane, and its position in that lane from the end."""
-    seen: Counter[Lane] = Counter()
-    places = {}
-    for task in reversed(tasks):
-        seen[task.lane] += 1
-        places[task.name] = (task.lane, seen[task.lane])
-    return places
-
-
-def _weights(
-    replay: Replay, body: Sequence[Task], borders: Mapping[tuple[Lane, int], int], from_end: Mapping[str, tuple[Lane, int]], count: Counter
-) -> tuple[np.ndarray, list[int]]:
-    """Return the matrix of one repetition, and the borders that are of devices' lanes.
-
-    `count`: tasks by lane. `from_end`: as `_places_from_end` gives, of what is before the repetition.
-    """
-    uses = Counter(name for task in body for name in task.after)
-    gaps = {device.name: device.task_overhead_s for device in replay.machine.devices}
-    unit = np.full((len(borders), len(borders)), NEVER)
+def _weights(replay: Replay, repetition: _Repetition) -> np.ndarray:
+    """Return the matrix of one repetition."""
+    gap_of = {device.name: device.task_overhead_s for device in replay.machine.devices}
+    first, size = repetition.first, len(repetition.lanes)
+    seconds = np.array(replay.durations_s[first:]) + [gap_of[device] for device, _ in replay.rows.lanes[first:]]
+    unit = np.full((size, size), NEVER)
     np.fill_diagonal(unit, 0.0)
-    never = np.full(len(borders), NEVER)
-    free = {lane: unit[borders[lane, 1]] for lane in count}
-    ended: dict[str, np.ndarray] = {}
-    left = dict(count)
+    ended = np.full((len(seconds), size), NEVER)
+    free = {lane: unit[number] for lane, number in repetition.begins.items()}
+    for lane, members, inside, before in repetition.runs:
+        start, end = free[lane], ended[members[0]]
+        for other in inside:
+            start = np.maximum(start, ended[other], out=end)
+        for number in before:
+            start = np.maximum(start, unit[number], out=end)
+        np.add(start, seconds[members[0]], out=end)
+        if len(members) > 1:
+            ends = np.repeat(seconds[members, None], size, axis=1)
+            ends[0] = end
+            ended[members] = np.add.accumulate(ends, axis=0, out=ends)
+        free[lane] = ended[members[-1]]
     after_one = unit.copy()
-    for task in body:
-        start = free[task.lane]
-        for name in task.after:
-            other = ended.get(name)
-            if other is None:
-                other = never
-                if name in from_end and (lane := from_end[name][0]) in count:
-                    other = unit[borders[lane, min(from_end[name][1], count[lane])]]
-            start = np.maximum(start, other)
-            uses[name] -= 1
-            if not uses[name]:
-                ended.pop(name, None)
-        end = free[task.lane] = start + (task.body.duration_s + gaps[task.device])
-        if uses[task.name]:
-            ended[task.name] = end
-        row = borders.get((task.lane, left[task.lane]))
-        left[task.lane] -= 1
-        if row is not None:
-            after_one[row] = end
-    return after_one, [number for (lane, _), number in borders.items() if lane[0] != HOST]
+    for number, position in repetition.ends.items():
+        after_one[number] = ended[position]
+    return after_one
 
 
 def _largest_circuit_mean(weights: np.ndarray, ends: Sequence[int]) -> float:

@@ -8,12 +8,11 @@ from pathlib import Path
 
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.plan.bodies.host import Host, Recorded
-from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.replay.build import build_replay
 from simulator.replay.diagnosis import diagnose_steps, mean_of
 from simulator.replay.ranks import read_ranks
-from simulator.replay.replay import RecordedStep, Replay, simulate_replay
+from simulator.replay.replay import RecordedStep, Replay, Rows, simulate_replay
 from traces.documents.replay_result import StepPart
 from traces.documents.timeline import Timeline
 
@@ -56,7 +55,7 @@ def recording(*tasks: Task | list[Task], steps: tuple[RecordedStep, ...] = ()) -
         devices.append(Device(name, "cpu" if name == "host" else "gpu", streams, {"fp32": 1e12}, f"memory of {name}"))
         memories.append(Memory(f"memory of {name}", 10**9, 1e12, 0))
     machine = Machine("recorded", tuple(devices), tuple(memories))
-    return Replay(Plan("replay", tuple(flat), {}, {}), machine, steps, ())
+    return Replay(Rows(flat), machine, steps, ())
 
 
 def rows(replay: Replay) -> list[tuple[str, float, float]]:

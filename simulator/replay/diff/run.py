@@ -3,12 +3,11 @@
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 
-from simulator.plan.task import BACKWARD, UPDATE, Task
+from simulator.plan.task import BACKWARD, UPDATE
 from simulator.predict.waterfall import COMMUNICATION, LAUNCHES
 from simulator.replay.compare import boundaries, counted_steps, times_of
-from simulator.replay.nodes import GAP, is_host, short_name
+from simulator.replay.nodes import GAP, short_name
 from simulator.replay.replay import Replay
-from simulator.replay.whatif.edit import launches, waits_for_device
 from simulator.replay.whatif.matching import class_of
 from traces.documents.timeline import Timeline
 from traces.errors import SchedcastError
@@ -87,18 +86,18 @@ def comparable_steps(replay: Replay) -> int:
 def run_of_replay(replay: Replay, name: str, steps: int) -> Run:
     """Return the first `steps` steps of a recording, and what ran before them."""
     replay = replace(replay, steps=replay.steps[:steps])
-    position = replay.position
+    position, on_host = replay.position, replay.rows.on_host
     lasts = [position[step.last_task] for step in replay.steps]
-    tasks = replay.plan.tasks[: max(lasts) + 1]
+    tasks = replay.tasks[: max(lasts) + 1]
     first = position[replay.steps[0].first_task]
-    launch_of, waiting = launches(tasks), waits_for_device(tasks)
+    launch_of, waiting = replay.rows.launch_of, replay.rows.waiting
     gaps = {device.name: device.task_overhead_s for device in replay.machine.devices}
-    followed = _followed_by(tasks, launch_of)
-    earlier = max((index for index in range(first) if not is_host(tasks[index])), default=-1)
+    followed = _followed_by(replay, len(tasks))
+    earlier = max((index for index in range(first) if not on_host[index]), default=-1)
     nodes = []
     for index, task in enumerate(tasks):
-        after = tuple(position[other] for other in task.after)
-        if is_host(task):
+        after = replay.rows.after[index]
+        if on_host[index]:
             names = (task.body.label,)
             label = (task.body.op or f"before {followed[task.name]}") if task.body.label == GAP else task.body.label
             term = SYNCHRONIZATION if task.name in waiting else PYTHON if task.body.label == GAP else LAUNCHES
@@ -126,16 +125,17 @@ def run_of_replay(replay: Replay, name: str, steps: int) -> Run:
     return Run(name, tuple(nodes), steps, step_s, Timeline(replay.recording.kind, replay.recording.spans, step_s, (begin_s, end_s)))
 
 
-def _followed_by(tasks: tuple[Task, ...], launch_of: dict[str, str]) -> dict[str, str]:
-    """Return by host task the label of what its thread does next: the kernel that it launches, or the call."""
+def _followed_by(replay: Replay, count: int) -> dict[str, str]:
+    """Return by host task, of the first `count` tasks, the label of what its thread does next: the kernel that it launches, or the call."""
+    tasks, launch_of = replay.tasks[:count], replay.rows.launch_of
     launched: dict[str, str] = {}
     for task in tasks:
         if task.name in launch_of:
             launched.setdefault(launch_of[task.name], short_name(task.body.name))
     following: dict[tuple[str, int], str] = {}
     result = {}
-    for task in reversed(tasks):
-        if is_host(task):
+    for task, on_host in zip(reversed(tasks), reversed(replay.rows.on_host[:count]), strict=True):
+        if on_host:
             result[task.name] = following.get(task.lane, "the end")
             following[task.lane] = launched.get(task.name, task.body.label)
     return result

@@ -48,7 +48,7 @@ def stragglers(replay: Replay) -> tuple[StragglerCost, ...]:
 def _members(replay: Replay) -> dict[int, list[int]]:
     """Return the positions of each rank's tasks; empty for a single rank."""
     members: dict[int, list[int]] = {}
-    for index, task in enumerate(replay.plan.tasks):
+    for index, task in enumerate(replay.tasks):
         rank = rank_of(task.name)
         if rank is not None:
             members.setdefault(rank, []).append(index)
@@ -57,7 +57,7 @@ def _members(replay: Replay) -> dict[int, list[int]]:
 
 def _median_times(replay: Replay, members: Mapping[int, Sequence[int]]) -> dict[tuple[int, str], dict[str, float]]:
     """Return by rank and kind the durations of the median rank by task; without unchanged ones."""
-    tasks = replay.plan.tasks
+    tasks = replay.tasks
     whole = run_of_replay(replay, "", comparable_steps(replay))
     members = {rank: [index for index in own if index < len(whole.nodes)] for rank, own in members.items()}
     runs = {rank: _part(whole, own) for rank, own in members.items()}
@@ -92,7 +92,7 @@ def _median_times(replay: Replay, members: Mapping[int, Sequence[int]]) -> dict[
 
 def _starts(replay: Replay, members: Sequence[int]) -> list[list[int]]:
     """Return the times before the first call of each thread that launches, by thread in order."""
-    tasks = replay.plan.tasks
+    tasks = replay.tasks
     lanes: dict[tuple[str, int], list[int]] = {}
     for index in members:
         if is_host(tasks[index]) and LOST_LAUNCH not in tasks[index].name:

@@ -2,21 +2,21 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import dropwhile
 from math import ceil
 from statistics import median
 
 from simulator.plan.bodies.host import Host, Recorded
 from simulator.plan.task import Task
-from simulator.replay.nodes import ARRIVAL, GAP, is_host
+from simulator.replay.nodes import ARRIVAL, GAP
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import (
+    Lane,
     backward_names,
-    launches,
     recorded_form,
     update_runs,
-    waits_for_device,
     with_tasks,
     without,
 )
@@ -52,25 +52,25 @@ def parse(rest: str) -> int:
 
 def apply(replay: Replay, request: int) -> tuple[Replay, list[str]]:
     """Cut each update into pieces, and put each piece directly after the backward kernel or collective that completes its gradients."""
-    tasks = replay.plan.tasks
+    tasks, position, launch_of = replay.tasks, replay.position, replay.rows.launch_of
     runs = update_runs(replay)
-    position = {task.name: index for index, task in enumerate(tasks)}
-    launch_of = launches(tasks)
-    gradients = backward_names(tasks, [task.name for run in runs for task in run])
+    gradients = backward_names(replay, [task.name for run in runs for task in run])
     inserted: dict[str, list[Task]] = {}  # by task, the tasks to insert after it
     instead: dict[str, list[str]] = {}
     own_hosts: set[str] = set()  # the host tasks that move with the updates
     launch_s = median(tasks[position[name]].body.duration_s for name in launch_of.values()) if launch_of else 0.0
+    users = Counter(launch_of.values())
     pieces_made, moved, reduced = 0, 0, False
     begin: dict[str, int] = {}  # by device, the position at which its last update ended
     for run in runs:
-        window = tasks[begin.get(run[0].device, 0) : position[run[0].name]]
-        backward, reductions = _gradients(window, run[0].device, gradients)
+        window = slice(begin.get(run[0].device, 0), position[run[0].name])
+        work = [task for task, on_host in zip(tasks[window], replay.rows.on_host[window], strict=True) if not on_host]
+        backward, reductions = _gradients([task for task in work if task.device == run[0].device], gradients)
         if not backward:
             continue
         begin[run[0].device] = position[run[-1].name]
         reduced = reduced or bool(reductions)
-        hosts_of = _launch_times(run, tasks, launch_of)
+        hosts_of = _launch_times(run, replay, users)
         own_hosts |= {host.name for hosts in hosts_of.values() for host in hosts}
         pieces = _pieces(run, hosts_of, request, launch_s)
         last: dict[tuple[str, int], str] = {}
@@ -103,11 +103,10 @@ def apply(replay: Replay, request: int) -> tuple[Replay, list[str]]:
     return without(with_tasks(replay, reordered), dropped, instead), assumptions
 
 
-def _gradients(window: Sequence[Task], device: str, gradients: set[str]) -> tuple[list[Task], list[Task]]:
+def _gradients(work: Sequence[Task], gradients: set[str]) -> tuple[list[Task], list[Task]]:
     """Return the backward kernels of a step, and the collectives that reduce gradients after the first of them."""
-    work = [task for task in window if not is_host(task) and task.device == device]
     backward = [task for task in work if task.name in gradients]
-    later = work[work.index(backward[0]) :] if backward else []
+    later = dropwhile(lambda task: task.name not in gradients, work)
     return backward, [task for task in later if _reduces(task)]
 
 
@@ -154,25 +153,22 @@ def _repeats(run: Sequence[Task]) -> int:
     return 1
 
 
-def _launch_times(run: Sequence[Task], tasks: Sequence[Task], launch_of: dict[str, str]) -> dict[str, list[Task]]:
+def _launch_times(run: Sequence[Task], replay: Replay, users: Mapping[str, int]) -> dict[str, list[Task]]:
     """Return by kernel of the run the host tasks that move with it: its launch, and the tasks since the previous launch of the run.
 
-    Kernels that share their launch (nodes of a CUDA graph) have no such tasks.
+    Kernels that share their launch (nodes of a CUDA graph) have no such tasks. `users`: the number of kernels by launch.
     """
-    users = Counter(launch_of.values())
-    kernel_of = {launch_of[task.name]: task.name for task in run if users[launch_of.get(task.name, "")] == 1}
-    unmoved = waits_for_device(tasks) | (set(launch_of.values()) - set(kernel_of))
+    tasks, rows, position = replay.tasks, replay.rows, replay.position
+    launches = {task.name: rows.launch_of.get(task.name, "") for task in run}
+    kernel_of = {position[launch]: kernel for kernel, launch in launches.items() if users.get(launch) == 1}
     hosts: dict[str, list[Task]] = {task.name: [] for task in run}
-    pending: dict[tuple[str, int], list[Task]] = {}
-    for task in tasks:
-        if not is_host(task):
-            continue
-        kernel = kernel_of.get(task.name)
-        if kernel is not None:
-            hosts[kernel] = [*pending.get(task.lane, ()), task]
-            pending[task.lane] = []
-        elif task.lane in pending and task.name not in unmoved:
-            pending[task.lane].append(task)
+    previous: dict[Lane, int] = {}
+    for launch in sorted(kernel_of):
+        lane = rows.lanes[launch]
+        between = (tasks[index] for index in range(previous.get(lane, launch) + 1, launch) if rows.lanes[index] == lane)
+        moved = [task for task in between if task.name not in users and task.name not in rows.waiting]
+        hosts[kernel_of[launch]] = [*moved, tasks[launch]]
+        previous[lane] = launch
     return hosts
 
 

@@ -7,15 +7,14 @@ so one graph of the whole step would promise too much.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from simulator.machine.machine import HostLane
 from simulator.plan.bodies.host import Host
 from simulator.plan.task import Task
-from simulator.replay.nodes import is_host
 from simulator.replay.replay import Replay
-from simulator.replay.whatif.edit import launches, waits_for_device, with_tasks, without
+from simulator.replay.whatif.edit import host_work, with_tasks, without
 from simulator.replay.whatif.matching import nothing
 from traces.errors import SchedcastError
 from traces.formats.recording import GRAPH_LAUNCH, KERNEL
@@ -37,13 +36,11 @@ def parse(rest: str) -> None:
 
 def apply(replay: Replay, request: None) -> tuple[Replay, list[str]]:
     """Replace the launches of each step, and the host time between them, by one launch for each stretch between synchronizations."""
-    tasks = replay.plan.tasks
-    launch_of = launches(tasks)
-    _refuse_graphs(tasks, launch_of)
-    borders = _synchronizations(tasks, launch_of)
-    groups = _groups(replay, launch_of, borders)
-    position = {task.name: index for index, task in enumerate(tasks)}
-    waiting = waits_for_device(tasks)
+    tasks, rows, position = replay.tasks, replay.rows, replay.position
+    _refuse_graphs(replay)
+    launch_of, waiting = rows.launch_of, rows.waiting
+    borders = sorted(position[name] for name in waiting - set(launch_of.values()))  # without launches that only wait for room in the queue
+    groups = _groups(replay, borders)
     graph_launches: dict[str, Task] = {}  # by the first launch of a step, the graph launch to insert before it
     instead: dict[str, list[str]] = {}  # by removed host task, the launch of its graph
     collapsed = 0
@@ -56,11 +53,12 @@ def apply(replay: Replay, request: None) -> tuple[Replay, list[str]]:
         graph_launches[first.name] = graph
         positions: dict[tuple[str, int], list[int]] = {}
         for name in group:
-            positions.setdefault(tasks[position[name]].lane, []).append(position[name])
+            positions.setdefault(rows.lanes[position[name]], []).append(position[name])
         for lane, in_lane in positions.items():
-            for task in tasks[min(in_lane) : max(in_lane) + 1]:
-                if is_host(task) and task.lane == lane and (task.name in group or task.name not in waiting):
-                    instead[task.name] = [graph.name]
+            for index in range(min(in_lane), max(in_lane) + 1):
+                name = tasks[index].name
+                if rows.on_host[index] and rows.lanes[index] == lane and (name in group or name not in waiting):
+                    instead[name] = [graph.name]
     if not collapsed:
         between = " without a synchronization between them, which no capture allows" if borders else ""
         raise SchedcastError(f"cuda-graph changes nothing: no step of the recording has two launches{between}")
@@ -75,27 +73,20 @@ def apply(replay: Replay, request: None) -> tuple[Replay, list[str]]:
     ]
 
 
-def _refuse_graphs(tasks: Sequence[Task], launch_of: Mapping[str, str]) -> None:
-    graphs = {task.name for task in tasks if is_host(task) and GRAPH_LAUNCH in task.body.label}
+def _refuse_graphs(replay: Replay) -> None:
+    graphs = {task.name for task in host_work(replay) if GRAPH_LAUNCH in task.body.label}
     if graphs:
-        launched, works = sum(launch in graphs for launch in launch_of.values()), len(tasks) - sum(map(is_host, tasks))
+        launched, works = sum(launch in graphs for launch in replay.rows.launch_of.values()), replay.rows.on_host.count(False)
         of = f"{launched:,} of the {works:,} kernels are launched by {len(graphs):,} CUDA graph{'' if len(graphs) == 1 else 's'} already"
         raise SchedcastError(f"cuda-graph changes nothing: {of if launched else 'the job launches CUDA graphs, without recorded work'}")
 
 
-def _synchronizations(tasks: Sequence[Task], launch_of: Mapping[str, str]) -> list[int]:
-    """Return the positions of the host's tasks that wait for a device, but for launches that only wait for room in the queue."""
-    waiting = waits_for_device(tasks) - set(launch_of.values())
-    return [index for index, task in enumerate(tasks) if task.name in waiting]
-
-
-def _groups(replay: Replay, launch_of: Mapping[str, str], synchronizations: Sequence[int]) -> list[set[str]]:
+def _groups(replay: Replay, synchronizations: Sequence[int]) -> list[set[str]]:
     """Return the launches of each step on each device, divided at synchronizations between launches of kernels.
 
     Without steps, all launches of a device are of one step. Copies to the device before the kernels may block: they stay in the group.
     """
-    tasks = replay.plan.tasks
-    position = {task.name: index for index, task in enumerate(tasks)}
+    tasks, position, launch_of = replay.rows.tasks, replay.position, replay.rows.launch_of
     borders = sorted(position[launch_of.get(step.first_task, step.first_task)] for step in replay.steps)
     of_step: dict[tuple[int, str], dict[str, bool]] = {}  # by launch, whether it launches kernels
     seen: set[str] = set()

@@ -9,11 +9,12 @@ Also finds the tasks of a recorded step that update parameters, and those that c
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
+from operator import not_
 
 from simulator.plan.bodies.update import FORMS, STATE
 from simulator.plan.task import BACKWARD, UPDATE, Task
-from simulator.replay.nodes import is_host
-from simulator.replay.replay import RecordedStep, Replay
+from simulator.replay.replay import RecordedStep, Replay, Rows
 from traces.errors import SchedcastError
 
 Lane = tuple[str, int]
@@ -21,40 +22,22 @@ Lane = tuple[str, int]
 
 def device_work(replay: Replay) -> list[Task]:
     """Return the tasks that ran on a device, in issue order."""
-    return [task for task in replay.plan.tasks if not is_host(task)]
+    return list(compress(replay.tasks, map(not_, replay.rows.on_host)))
 
 
-def launches(tasks: Iterable[Task]) -> dict[str, str]:
-    """Return by device task the host task that launched it: the last host task that it waits for. Device tasks without one are omitted."""
-    hosts = {task.name for task in tasks if is_host(task)}
-    launch_of = {}
-    for task in tasks:
-        if not is_host(task):
-            launch = next((name for name in reversed(task.after) if name in hosts), None)
-            if launch is not None:
-                launch_of[task.name] = launch
-    return launch_of
+def host_work(replay: Replay) -> list[Task]:
+    """Return the tasks that ran on host threads, in issue order."""
+    return list(compress(replay.tasks, replay.rows.on_host))
 
 
-def waits_for_device(tasks: Sequence[Task]) -> set[str]:
-    """Return the names of the host tasks that wait for a device: synchronizations."""
-    work = {task.name for task in tasks if not is_host(task)}
-    return {task.name for task in tasks if is_host(task) and not work.isdisjoint(task.after)}
-
-
-def with_tasks(replay: Replay, tasks: Sequence[Task], steps: tuple[RecordedStep, ...] | None = None) -> Replay:
+def with_tasks(replay: Replay, tasks: Iterable[Task], steps: tuple[RecordedStep, ...] | None = None) -> Replay:
     """Return the replay with other tasks, and other steps if given."""
-    return replace(replay, plan=replace(replay.plan, tasks=tuple(tasks)), steps=replay.steps if steps is None else steps)
-
-
-def with_duration(task: Task, duration_s: float) -> Task:
-    """Return the task with another duration."""
-    return replace(task, body=replace(task.body, duration_s=duration_s))
+    return replace(replay, rows=Rows(tasks), changed_s={}, steps=replay.steps if steps is None else steps)
 
 
 def with_durations(replay: Replay, seconds: Mapping[str, float]) -> Replay:
     """Return the replay with other durations for some tasks, by name."""
-    return with_tasks(replay, [with_duration(task, seconds[task.name]) if task.name in seconds else task for task in replay.plan.tasks])
+    return replace(replay, changed_s={**replay.changed_s, **{replay.position[name]: own for name, own in seconds.items()}})
 
 
 def without(replay: Replay, names: Collection[str], instead: Mapping[str, Sequence[str]] | None = None) -> Replay:
@@ -64,47 +47,49 @@ def without(replay: Replay, names: Collection[str], instead: Mapping[str, Sequen
     maps some of the removed tasks to earlier tasks that replace them: tasks that waited for the removed task also wait for these.
     """
     instead = instead or {}
-    lane_of = {task.name: task.lane for task in replay.plan.tasks}
-    position = {task.name: index for index, task in enumerate(replay.plan.tasks)}
+    position, lanes = replay.position, replay.rows.lanes
 
     def add(waits: dict[Lane, str], name: str) -> None:
-        other = waits.get(lane_of[name])
+        lane = lanes[position[name]]
+        other = waits.get(lane)
         if other is None or position[other] < position[name]:
-            waits[lane_of[name]] = name
+            waits[lane] = name
 
     inherited: dict[str, dict[Lane, str]] = {}  # by removed task, what those that wait for it wait for now
     pending: dict[Lane, dict[Lane, str]] = {}  # by lane, what its removed tasks since the last remaining one waited for
     before: dict[Lane, str] = {}  # by lane, its last remaining task
     remaining = []
-    for task in replay.plan.tasks:
-        waits: dict[Lane, str] = dict(pending.get(task.lane, ()))
+    for task, lane, on_host in zip(replay.tasks, lanes, replay.rows.on_host, strict=True):
+        removed = task.name in names
+        if not removed and lane not in pending and inherited.keys().isdisjoint(task.after):
+            before[lane] = task.name
+            remaining.append(task)
+            continue
+        waits: dict[Lane, str] = dict(pending.pop(lane, ()))
         for name in task.after:
             for wait in inherited[name].values() if name in inherited else (name,):
                 add(waits, wait)
-        if task.name in names:
+        if removed:
             for name in instead.get(task.name, ()):
                 add(waits, name)
-            pending[task.lane] = dict(waits)
-            if not is_host(task) and task.lane in before:
-                add(waits, before[task.lane])  # waiting for a task means waiting for everything before it on its stream
+            pending[lane] = dict(waits)
+            if not on_host and lane in before:
+                add(waits, before[lane])  # waiting for a task means waiting for everything before it on its stream
             inherited[task.name] = waits
             continue
-        touched = task.lane in pending or any(name in inherited for name in task.after)
-        pending.pop(task.lane, None)
-        before[task.lane] = task.name
-        waits.pop(task.lane, None)
-        remaining.append(replace(task, after=tuple(sorted(waits.values(), key=position.__getitem__))) if touched else task)
+        before[lane] = task.name
+        waits.pop(lane, None)
+        remaining.append(replace(task, after=tuple(sorted(waits.values(), key=position.__getitem__))))
     return with_tasks(replay, remaining, _remaining_steps(replay, names))
 
 
 def _remaining_steps(replay: Replay, names: Collection[str]) -> tuple[RecordedStep, ...]:
     """Return the steps with the first and the last device task that remain of each; a step without any is dropped."""
-    tasks = replay.plan.tasks
-    position = {task.name: index for index, task in enumerate(tasks)}
+    tasks, on_host, position = replay.rows.tasks, replay.rows.on_host, replay.position
     steps = []
     for step in replay.steps:
-        span = tasks[position[step.first_task] : position[step.last_task] + 1]
-        left = [task for task in span if task.name not in names and not is_host(task)]
+        span = range(position[step.first_task], position[step.last_task] + 1)
+        left = [tasks[index] for index in span if not on_host[index] and tasks[index].name not in names]
         if left:
             steps.append(replace(step, first_task=left[0].name, last_task=left[-1].name))
     return tuple(steps)
@@ -119,39 +104,38 @@ _FUSED = re.compile(r"fused|(adam|adamw|sgd|adagrad)_?(kernel|functor)", re.IGNO
 _OPTIMIZER_CLASS = re.compile(r"#(\w+)\.step")
 
 
-def backward_names(tasks: Sequence[Task], updates: Collection[str] = ()) -> set[str]:
+def backward_names(replay: Replay, updates: Collection[str] = ()) -> set[str]:
     """Return the names of the tasks that compute gradients. `updates` are the names of tasks that do not.
 
     These are the kernels of phase backward. If there are none, they are the kernels launched by another thread than the one that launches
     the updates (or the first kernel), because autograd has a separate thread. If there are none of these either, they are the kernels
     with a name that says backward.
     """
-    kernels = [task for task in tasks if not is_host(task) and task.body.category == "kernel" and task.name not in updates]
+    updates = dict.fromkeys(updates)
+    kernels = [task for task in device_work(replay) if task.body.category == "kernel" and task.name not in updates]
     names = {task.name for task in kernels if task.phase == BACKWARD}
     if not names:
-        launch_of = launches(tasks)
-        lane_of = {task.name: task.lane for task in tasks if is_host(task)}
-        device_of = {task.name: task.device for task in tasks}
-        main: dict[str, tuple[str, int]] = {}
-        for name in (*updates, *(task.name for task in kernels)):
-            if name in launch_of:
-                main.setdefault(device_of[name], lane_of[launch_of[name]])
-        names = {task.name for task in kernels if task.name in launch_of and lane_of[launch_of[task.name]] != main[task.device]}
+        launch_of, lanes, position = replay.rows.launch_of, replay.rows.lanes, replay.position
+        lane_of = {name: lanes[position[launch_of[name]]] for name in (*updates, *(task.name for task in kernels)) if name in launch_of}
+        main: dict[str, Lane] = {}
+        for name, lane in lane_of.items():
+            main.setdefault(lanes[position[name]][0], lane)
+        names = {task.name for task in kernels if task.name in lane_of and lane_of[task.name] != main[task.device]}
     return names or {task.name for task in kernels if _BACKWARD_KERNEL.search(task.body.name)}
 
 
-def update_names(tasks: Sequence[Task]) -> list[str]:
+def update_names(replay: Replay) -> list[str]:
     """Return the names of the tasks that update parameters, in issue order.
 
     These are the tasks of phase update. If there are none, they are the kernels that only optimizers launch. If there are none of these
     either, they are the elementwise kernels that follow the last backward kernel of a step, up to the next kernel of another kind.
     """
-    work = [task for task in tasks if not is_host(task)]
+    work = device_work(replay)
     names = [task.name for task in work if task.phase == UPDATE]
     names = names or [task.name for task in work if _OPTIMIZER_KERNEL.search(task.body.name)]
     if names:
         return names
-    backward = backward_names(tasks)
+    backward = backward_names(replay)
     only_elementwise: dict[tuple[str, int], bool] = {}  # by lane: whether all kernels since the last backward one are elementwise
     for task in work:
         if task.name in backward:
@@ -168,23 +152,22 @@ def update_runs(replay: Replay) -> list[list[Task]]:
 
     Raises SchedcastError if there are no update kernels.
     """
-    tasks = replay.plan.tasks
-    updates = frozenset(update_names(tasks))
+    updates = frozenset(update_names(replay))
     if not updates:
         raise SchedcastError("the recording shows no optimizer: no optimizer annotation, no kernels that only optimizers launch")
     borders = {step.first_task for step in replay.steps}
     open_runs: dict[tuple[str, int], list[Task]] = {}
     run_of: dict[str, list[Task]] = {}
     runs = []
-    for task in tasks:
-        if not is_host(task) and (task.name not in updates or task.name in borders):
-            open_runs.pop(task.lane, None)
+    for task, lane, on_host in zip(replay.tasks, replay.rows.lanes, replay.rows.on_host, strict=True):
+        if not on_host and (task.name not in updates or task.name in borders):
+            open_runs.pop(lane, None)
         if task.name in updates:
-            if task.lane not in open_runs:
-                open_runs[task.lane] = []
-                runs.append(open_runs[task.lane])
-            open_runs[task.lane].append(task)
-            run_of[task.name] = open_runs[task.lane]
+            if lane not in open_runs:
+                open_runs[lane] = []
+                runs.append(open_runs[lane])
+            open_runs[lane].append(task)
+            run_of[task.name] = open_runs[lane]
         for name in task.after:
             run = run_of.get(name)
             if run is not None and open_runs.get(run[0].lane) is run and run is not run_of.get(task.name):

@@ -1,9 +1,9 @@
 """The rule host: a faster or slower host."""
 
 from simulator.plan.task import Task
-from simulator.replay.nodes import GRAPH_PAUSE, is_host
+from simulator.replay.nodes import GRAPH_PAUSE
 from simulator.replay.replay import Replay
-from simulator.replay.whatif.edit import with_durations
+from simulator.replay.whatif.edit import host_work, with_durations
 from simulator.replay.whatif.loader import is_made
 from simulator.replay.whatif.matching import factor, speed, speed_words
 from traces import units
@@ -27,7 +27,7 @@ def apply(replay: Replay, request: float) -> tuple[Replay, list[str]]:
 
     Neither are the driver's allocations, and the time in which worker processes make batches.
     """
-    hosts = [task for task in replay.plan.tasks if is_host(task) and not _has_its_own_pace(task)]
+    hosts = [task for task in host_work(replay) if not _has_its_own_pace(task)]
     seconds = sum(task.body.duration_s for task in hosts)
     changed = with_durations(replay, {task.name: task.body.duration_s * request for task in hosts})
     return changed, [

@@ -29,9 +29,9 @@ from statistics import fmean, median
 
 from simulator.plan.bodies.host import Host
 from simulator.plan.task import Task
-from simulator.replay.nodes import GAP, HOST, is_host
+from simulator.replay.nodes import GAP, HOST
 from simulator.replay.replay import Replay
-from simulator.replay.whatif.edit import with_duration, with_durations, with_tasks
+from simulator.replay.whatif.edit import device_work, host_work, with_durations, with_tasks
 from simulator.replay.whatif.matching import MalformedError, speed, speed_words
 from traces import units
 from traces.documents.replay_result import Part
@@ -105,7 +105,7 @@ def apply(replay: Replay, request: Request) -> tuple[Replay, list[str]]:
     if request.workers:
         return _apply_workers(replay, request.workers, loading, seconds)
     if not _with_workers(loading) or not request.scale:
-        scaled = [*loading, *filter(is_made, replay.plan.tasks)]
+        scaled = [*loading, *batches_made(replay)]
         changed = with_durations(replay, {task.name: request.scale * task.body.duration_s for task in scaled})
         return changed, [f"{_batches(loading)}, each {units.duration(seconds)} on the host in the mean: {speed_words(request.scale)}"]
     return _apply_to_queue(replay, request.scale, loading, seconds)
@@ -122,28 +122,24 @@ def with_workers(replay: Replay, workers: int, costs: WorkerCosts = COSTS) -> Re
     """Return the replay, with workers, of a job that loads in its main process."""
     loading = _loading(replay)
     ready_s = {task.name: task.body.duration_s / workers for task in loading}
-    copied = _copied_bytes(replay.plan.tasks, loading)
+    copied = _copied_bytes(replay, loading)
     own_s = {name: costs.hand_over_s + costs.unmap_s_per_byte * sum(copies.values()) for name, copies in copied.items()}
     longer_s = {name: costs.touch_s_per_byte * size for copies in copied.values() for name, size in copies.items()}
-    tasks = []
-    for task in replay.plan.tasks:
-        if task.name in longer_s:
-            task = with_duration(task, task.body.duration_s + longer_s[task.name])
-        elif is_host(task) and task.name not in own_s:
-            task = with_duration(task, task.body.duration_s * (1 + costs.contention))
-        tasks.append(task)
-    return _with_queue(replay, tasks, ready_s, own_s, AHEAD * workers)
+    seconds = {task.name: task.body.duration_s + longer_s[task.name] for task in device_work(replay) if task.name in longer_s}
+    hosts = (task for task in host_work(replay) if task.name not in own_s)
+    seconds |= {task.name: task.body.duration_s * (1 + costs.contention) for task in hosts}
+    return with_durations(_with_queue(replay, ready_s, own_s, AHEAD * workers), seconds)
 
 
 def _apply_workers(replay: Replay, workers: int, loading: Sequence[Task], seconds: float) -> tuple[Replay, list[str]]:
     if _with_workers(loading):
-        if not any(map(is_made, paced_by_workers(replay).plan.tasks)):
+        if not batches_made(paced_by_workers(replay)):
             raise SchedcastError(f"loader workers={workers} changes nothing: {_ready(replay, loading)}")
         raise SchedcastError(
             f"loader workers={workers} changes nothing: the job already has workers, whose number is not recorded, and waits"
             f" {units.duration(seconds)} for a batch; 'loader 2x faster' says what twice as many give"
         )
-    copies = _copied_bytes(replay.plan.tasks, loading)
+    copies = _copied_bytes(replay, loading)
     mean_bytes = fmean(sum(own.values()) for own in copies.values())
     own_s = COSTS.hand_over_s + COSTS.unmap_s_per_byte * mean_bytes
     unpinned = f", and {units.duration(COSTS.touch_s_per_byte * mean_bytes)} more to copy {mean_bytes / _MB:.3g} MB that are not pinned"
@@ -160,7 +156,7 @@ def _apply_workers(replay: Replay, workers: int, loading: Sequence[Task], second
 def _apply_to_queue(replay: Replay, scale: float, loading: Sequence[Task], seconds: float) -> tuple[Replay, list[str]]:
     """Let workers that the job waits for deliver in `scale` times the time."""
     paced = paced_by_workers(replay)
-    made = [task for task in paced.plan.tasks if is_made(task)]
+    made = batches_made(paced)
     if not made:
         raise SchedcastError(f"loader {speed_words(scale)} changes nothing: {_ready(replay, loading)}")
     every_s = fmean(task.body.duration_s for task in made[1:])
@@ -172,7 +168,12 @@ def _apply_to_queue(replay: Replay, scale: float, loading: Sequence[Task], secon
 
 def is_made(task: Task) -> bool:
     """Whether the task is time in which a worker process makes a batch."""
-    return is_host(task) and task.body.label == MADE
+    return isinstance(task.body, Host) and task.body.label == MADE
+
+
+def batches_made(replay: Replay) -> list[Task]:
+    """Return the tasks in which worker processes make batches."""
+    return [task for task in host_work(replay) if is_made(task)]
 
 
 def paced_by_workers(replay: Replay) -> Replay:
@@ -181,9 +182,9 @@ def paced_by_workers(replay: Replay) -> Replay:
     Such a thread gets no batch earlier if it asks for it earlier, whatever else becomes faster.
     """
     threads: dict[tuple[str, int], list[Task]] = {}
-    for task in _getters(replay.plan.tasks):
+    for task in _getters(replay):
         threads.setdefault(task.lane, []).append(task)
-    if any(map(is_made, replay.plan.tasks)):
+    if batches_made(replay):
         return replay
     for loading in threads.values():
         ends_s = _ends_s(replay, loading)
@@ -191,7 +192,7 @@ def paced_by_workers(replay: Replay) -> Replay:
             own_s = min(min(_recorded_s(replay, loading)), HAND_OVER_S)
             apart_s = [ends_s[0] - own_s, *(later - earlier for earlier, later in pairwise(ends_s))]
             ready_s = dict(zip((task.name for task in loading), apart_s, strict=True))
-            replay = _with_queue(replay, replay.plan.tasks, ready_s, dict.fromkeys(ready_s, own_s), len(loading))
+            replay = _with_queue(replay, ready_s, dict.fromkeys(ready_s, own_s), len(loading))
     return replay
 
 
@@ -219,41 +220,41 @@ def _ready(replay: Replay, loading: Sequence[Task]) -> str:
     return f"the job already has workers, and gets a batch in {units.duration(median(_recorded_s(replay, loading)))}, as if it was ready"
 
 
-def _with_queue(replay: Replay, tasks: Sequence[Task], ready_s: Mapping[str, float], own_s: Mapping[str, float], ahead: int) -> Replay:
+def _with_queue(replay: Replay, ready_s: Mapping[str, float], own_s: Mapping[str, float], ahead: int) -> Replay:
     """Return the replay with a thread that makes the batches one after another, `ready_s` each, by the task that gets a batch.
 
     Getting one takes `own_s`. No more than `ahead` batches are made before they are taken.
     """
     devices = {device.name: device for device in replay.machine.devices}
     host = devices[HOST]
-    getters = [task.name for task in tasks if task.name in ready_s]
-    before = sum(map(is_made, tasks))
+    getters: list[str] = []
+    before = len(batches_made(replay))
     changed = []
-    for task in tasks:
+    for task in replay.tasks:
         if task.name in ready_s:
-            number = getters.index(task.name)
-            taken = (getters[number - ahead],) if number >= ahead else ()
+            taken = (getters[-ahead],) if len(getters) >= ahead else ()
+            getters.append(task.name)
             body = Host(ready_s[task.name], MADE, task.body.op)
-            batch = Task(f"load batch {before + number + 1}", body, HOST, host.sms, after=taken)
-            task = replace(with_duration(task, own_s[task.name]), after=(*task.after, batch.name))
+            batch = Task(f"load batch {before + len(getters)}", body, HOST, host.sms, after=taken)
+            task = replace(task, after=(*task.after, batch.name))
             changed.append(batch)
         changed.append(task)
     devices[HOST] = replace(host, sms=host.sms + 1)
-    return replace(with_tasks(replay, changed), machine=replace(replay.machine, devices=tuple(devices.values())))
+    return replace(with_durations(with_tasks(replay, changed), own_s), machine=replace(replay.machine, devices=tuple(devices.values())))
 
 
 def _loading(replay: Replay) -> list[Task]:
     """Return the host's tasks that load or get a batch."""
-    tasks = _getters(replay.plan.tasks)
-    if any(map(is_made, replay.plan.tasks)) and not _with_workers(tasks):
+    tasks = _getters(replay)
+    if batches_made(replay) and not _with_workers(tasks):
         raise SchedcastError("loader changes nothing more: a rule before it has changed what the job waits for")
     if not tasks:
         raise SchedcastError("loader changes nothing: the recording names no data loader, as torch.utils.data.DataLoader does by itself")
     return tasks
 
 
-def _getters(tasks: Sequence[Task]) -> list[Task]:
-    return [task for task in tasks if is_host(task) and task.body.label == GAP and is_loading(task.body.op)]
+def _getters(replay: Replay) -> list[Task]:
+    return [task for task in host_work(replay) if task.body.label == GAP and is_loading(task.body.op)]
 
 
 def _with_workers(loading: Sequence[Task]) -> bool:
@@ -264,13 +265,13 @@ def _batches(loading: Sequence[Task]) -> str:
     return f"{len(loading)} {'batch is' if len(loading) == 1 else 'batches are'} loaded in the recording"
 
 
-def _copied_bytes(tasks: Sequence[Task], loading: Sequence[Task]) -> dict[str, dict[str, float]]:
+def _copied_bytes(replay: Replay, loading: Sequence[Task]) -> dict[str, dict[str, float]]:
     """Return by the task that gets a batch the copies of pageable memory to a device that follow it, with their bytes."""
     copies: dict[str, dict[str, float]] = {task.name: {} for task in loading}
     latest = ""
-    for task in tasks:
+    for task, on_host in zip(replay.tasks, replay.rows.on_host, strict=True):
         if task.name in copies:
             latest = task.name
-        elif latest and not is_host(task) and task.body.category == MEMCPY and _PAGEABLE.search(task.body.name):
+        elif latest and not on_host and task.body.category == MEMCPY and _PAGEABLE.search(task.body.name):
             copies[latest][task.name] = task.body.bytes
     return copies

@@ -7,15 +7,13 @@ from itertools import pairwise
 from simulator.engine.costs.efficiencies import update_tensors
 from simulator.plan.bodies.update import FORMS, STATE, Update, forms
 from simulator.plan.task import Task
-from simulator.replay.nodes import is_host
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import (
-    launches,
+    host_work,
     optimizer_of,
     recorded_form,
     update_runs,
-    waits_for_device,
-    with_duration,
+    with_durations,
     with_tasks,
     without,
 )
@@ -105,40 +103,38 @@ def _groups(run: Sequence[Task], count: int) -> list[Sequence[Task]]:
 
 
 def _merge(replay: Replay, merged: dict[str, str], seconds: dict[str, float]) -> Replay:
-    tasks = replay.plan.tasks
-    launch_of = launches(tasks)
     changed = []
-    for task in tasks:
-        others = tuple(dict.fromkeys(merged.get(name, name) for name in task.after))
-        if task.name in merged:
-            others = tuple(name for name in task.after if name not in merged)  # those are on its own stream, which is in order
-        if others != task.after:
-            task = replace(task, after=others)
-        changed.append(with_duration(task, seconds[task.name]) if task.name in seconds else task)
+    for task in replay.tasks:
+        if not merged.keys().isdisjoint(task.after):
+            others = dict.fromkeys(merged.get(name, name) for name in task.after)
+            if task.name in merged:
+                others = dict.fromkeys(name for name in task.after if name not in merged)  # those are on its own stream, which is in order
+            task = replace(task, after=tuple(others))
+        changed.append(task)
     dropped = {name for name, target in merged.items() if name != target}
     steps = tuple(
         replace(step, first_task=merged.get(step.first_task, step.first_task), last_task=merged.get(step.last_task, step.last_task))
         for step in replay.steps
     )
-    between = _host_time_between(tasks, merged, launch_of)
-    return without(with_tasks(replay, changed, steps), dropped | between)
+    between = _host_time_between(replay, merged)
+    return with_durations(without(with_tasks(replay, changed, steps), dropped | between), seconds)
 
 
-def _host_time_between(tasks: Sequence[Task], merged: dict[str, str], launch_of: dict[str, str]) -> set[str]:
+def _host_time_between(replay: Replay, merged: dict[str, str]) -> set[str]:
     """Return the host tasks from the first to the last launch of each group, without the last one.
 
     Synchronizations and launches of other kernels are excluded too.
     """
+    launch_of, hosts = replay.rows.launch_of, host_work(replay)
     by_launch: dict[str, set[str]] = {}
     for kernel, launch in launch_of.items():
         by_launch.setdefault(launch, set()).add(merged.get(kernel, ""))
-    needed = waits_for_device(tasks) | {launch for launch, groups in by_launch.items() if len(groups) > 1 or "" in groups}
+    needed = replay.rows.waiting | {launch for launch, groups in by_launch.items() if len(groups) > 1 or "" in groups}
     needed |= {launch_of[target] for target in merged.values() if target in launch_of}
-    waited = {name for task in tasks if is_host(task) for name in task.after}
+    waited = {name for task in hosts for name in task.after}
     lanes: dict[tuple[str, int], list[Task]] = {}
-    for task in tasks:
-        if is_host(task):
-            lanes.setdefault(task.lane, []).append(task)
+    for task in hosts:
+        lanes.setdefault(task.lane, []).append(task)
     between: set[str] = set()
     for lane in lanes.values():
         group_of = [next(iter(by_launch.get(task.name, {""}))) for task in lane]

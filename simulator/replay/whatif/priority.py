@@ -11,7 +11,7 @@ from itertools import groupby, pairwise
 
 from simulator.plan.task import Task
 from simulator.replay.replay import Replay, simulate_replay
-from simulator.replay.whatif.edit import Lane, device_work, with_duration, with_tasks
+from simulator.replay.whatif.edit import Lane, device_work, with_durations, with_tasks
 from simulator.replay.whatif.matching import MalformedError, matching, pattern_and
 from traces import units
 from traces.documents.timeline import Timeline
@@ -46,17 +46,14 @@ def apply(replay: Replay, request: tuple[str, int]) -> tuple[Replay, list[str]]:
     if not others:
         raise SchedcastError(f"priority:/{regex}/={priority} changes nothing: every stream has a kernel that matches; match fewer")
     shorter_s = _shortened(replay, simulate_replay(replay), dict.fromkeys(urgent, priority))
-    tasks = []
-    for task in replay.plan.tasks:
-        own = replace(task, priority=priority) if task.lane in urgent else task
-        tasks.append(with_duration(own, shorter_s[task.name]) if task.name in shorter_s else own)
+    tasks = [replace(task, priority=priority) if task.lane in urgent else task for task in replay.tasks]
     urgent_devices = {device for device, _ in urgent}
     devices = tuple(
         replace(device, priority_levels=max(device.priority_levels, 1 - priority)) if device.name in urgent_devices else device
         for device in replay.machine.devices
     )
     gained_s = sum(task.body.duration_s - shorter_s[task.name] for task in device_work(replay) if task.name in shorter_s)
-    changed = replace(with_tasks(replay, tasks), machine=replace(replay.machine, devices=devices))
+    changed = replace(with_durations(with_tasks(replay, tasks), shorter_s), machine=replace(replay.machine, devices=devices))
     return changed, [
         f"priorities belong to streams: {len(urgent)} of {len(urgent) + len(others)} get priority {priority}",
         "recorded durations include contention: assumes that overlapping kernels shared the SMs in proportion to their grids"

@@ -13,7 +13,7 @@ from simulator.replay.diagnosis import HOST_PARTS
 from simulator.replay.replay import Replay, simulated_times
 from simulator.replay.steady import pace_s
 from simulator.replay.whatif.edit import device_work
-from simulator.replay.whatif.loader import is_made
+from simulator.replay.whatif.loader import batches_made
 from simulator.replay.whatif.matching import kernel_classes
 from simulator.replay.whatif.registry import UnreadableRuleError, apply_rules, parse, rule_name, rules
 from traces import units
@@ -85,7 +85,7 @@ class Before:
     @cached_property
     def by_workers(self) -> bool:
         """Whether worker processes of the data loader set the pace."""
-        return any(map(is_made, self.replay.plan.tasks))
+        return bool(batches_made(self.replay))
 
     def step_after_s(self, changed: Replay) -> float:
         """The step time after a change: what it is before, times the ratio of the two paces in the long run.

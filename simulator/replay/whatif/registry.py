@@ -98,12 +98,11 @@ def apply_rules(replay: Replay, texts: Sequence[str]) -> tuple[Replay, list[str]
 
     >>> from simulator.machine.machine import Device, Machine, Memory
     >>> from simulator.plan.bodies.host import Recorded
-    >>> from simulator.plan.plan import Plan
     >>> from simulator.plan.task import Task
-    >>> from simulator.replay.replay import simulate_replay
+    >>> from simulator.replay.replay import Rows, simulate_replay
     >>> machine = Machine("recorded", (Device("cuda:0", "gpu", 132, {}, "hbm"),), (Memory("hbm", 0, 1.0, 0),))
-    >>> kernels = tuple(Task(name, Recorded(name, "kernel", seconds), "cuda:0") for name, seconds in (("gemm", 3.0), ("relu", 1.0)))
-    >>> before = Replay(Plan("replay", kernels, {}, {}), machine, steps=(), notes=())
+    >>> kernels = (Task(name, Recorded(name, "kernel", seconds), "cuda:0") for name, seconds in (("gemm", 3.0), ("relu", 1.0)))
+    >>> before = Replay(Rows(kernels), machine, steps=(), notes=())
     >>> after, assumptions = apply_rules(before, ["kernel:/gemm/ 3x faster"])
     >>> simulate_replay(before).step_s, simulate_replay(after).step_s
     (4.0, 2.0)

@@ -1,8 +1,7 @@
 """The rule remove: drop kernels."""
 
-from simulator.replay.nodes import is_host
 from simulator.replay.replay import Replay
-from simulator.replay.whatif.edit import device_work, launches, without
+from simulator.replay.whatif.edit import device_work, host_work, without
 from simulator.replay.whatif.matching import matching, pattern, total_words
 from traces.errors import SchedcastError
 
@@ -23,9 +22,9 @@ def apply(replay: Replay, request: str) -> tuple[Replay, list[str]]:
     if len(chosen) == len(device_work(replay)):
         raise SchedcastError(f"remove:/{request}/ leaves nothing: it matches everything that ran on the device")
     names = {task.name for task in chosen}
-    launch_of = launches(replay.plan.tasks)
+    launch_of = replay.rows.launch_of
     needed = {launch for kernel, launch in launch_of.items() if kernel not in names}
-    needed |= {name for task in replay.plan.tasks if is_host(task) for name in task.after}  # a host thread waits for these
+    needed |= {name for task in host_work(replay) for name in task.after}  # a host thread waits for these
     unused = {launch_of[name] for name in names if name in launch_of} - needed
     return without(replay, names | unused), [
         f"{total_words(chosen)} matching {request!r} do not run, nor do {len(unused)} launches; tasks that waited for them wait for what"

@@ -147,12 +147,11 @@ def with_backward(replay: Replay) -> Replay:
 
     A recording without updates is not of a training step and is returned unchanged.
     """
-    tasks = replay.plan.tasks
-    updates = [task.name for task in tasks if task.phase == UPDATE]
-    names = backward_names(tasks, updates) if updates else set()
+    updates = [task.name for task in replay.tasks if task.phase == UPDATE]
+    names = backward_names(replay, updates) if updates else set()
     if not names:
         return replay
-    changed = with_tasks(replay, [replace(task, phase=BACKWARD) if task.name in names else task for task in tasks])
+    changed = with_tasks(replay, [replace(task, phase=BACKWARD) if task.name in names else task for task in replay.tasks])
     spans = tuple(replace(span, phase=BACKWARD) if span.task in names else span for span in replay.recording.spans)
     return replace(changed, recorded=replace(replay.recording, spans=spans))
 

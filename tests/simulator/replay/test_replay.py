@@ -14,6 +14,7 @@ from simulator.plan.plan import Plan
 from simulator.replay.build import build_replay
 from simulator.replay.compare import compare, device_part
 from simulator.replay.replay import Replay, simulate_replay, span_phase
+from simulator.replay.whatif.edit import with_durations
 from simulator.replay.whatif.registry import apply_rules
 from simulator.replay.whatif.replayed import replayed, typical_step
 from tests.support.kineto_traces import Trace
@@ -39,10 +40,7 @@ def device_rows(timeline: Timeline) -> list[tuple[str, float, float]]:
 
 def scaled(replay: Replay, task: str, factor: float) -> Replay:
     """The replay with one task's duration multiplied by `factor`."""
-    tasks = tuple(
-        replace(t, body=replace(t.body, duration_s=t.body.duration_s * factor)) if t.name == task else t for t in replay.plan.tasks
-    )
-    return replace(replay, plan=replace(replay.plan, tasks=tasks))
+    return with_durations(replay, {t.name: t.body.duration_s * factor for t in replay.tasks if t.name == task})
 
 
 def stream_pair() -> Trace:
@@ -217,10 +215,8 @@ def test_a_full_queue_holds_the_host_only_as_long_as_the_device_takes(tmp_path):
     trace.kernel("last", 900, 40_010, 100, call=9_200)
     replay = replay_of(tmp_path, trace)
     assert device_rows(simulate_replay(replay))[-1] == ("last #1", 40_010, 40_110)
-    halved = tuple(
-        replace(t, body=replace(t.body, duration_s=t.body.duration_s / 2)) if t.name.startswith("k #") else t for t in replay.plan.tasks
-    )
-    timeline = simulate_replay(replace(replay, plan=replace(replay.plan, tasks=halved)))
+    halved = {task.name: task.body.duration_s / 2 for task in replay.tasks if task.name.startswith("k #")}
+    timeline = simulate_replay(with_durations(replay, halved))
     wait = next(span for span in reversed(timeline.spans) if span.task.startswith("cudaLaunchKernel"))
     assert wait.end_s < 5.2e-3
 

@@ -16,7 +16,7 @@ from simulator.replay.diff.pairs import aligned, pair, refined
 from simulator.replay.diff.run import ORDER, run_of_replay
 from simulator.replay.diff.traces import compare_timelines, compare_validated, run_of_timeline
 from simulator.replay.replay import simulate_replay
-from simulator.replay.whatif.edit import device_work, with_duration, with_tasks, without
+from simulator.replay.whatif.edit import device_work, with_durations, without
 from simulator.replay.whatif.ranking import changed_step_s
 from tests.support.page_samples import result, skipped
 from tests.support.refusals import refuses
@@ -165,8 +165,7 @@ def changed(replay, seed):
     keep = {task.name for step in replay.steps for task in work if task.name in (step.first_task, step.last_task)}
     gone = {task.name for task in work if task.name not in keep and draw.random() < 0.2}
     left = without(replay, gone)
-    tasks = [with_duration(task, task.body.duration_s * draw.choice((1.0, 0.5, 2.0))) for task in left.plan.tasks]
-    return with_tasks(left, tasks)
+    return with_durations(left, {task.name: task.body.duration_s * draw.choice((1.0, 0.5, 2.0)) for task in left.tasks})
 
 
 def run(replay):

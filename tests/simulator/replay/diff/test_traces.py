@@ -11,7 +11,7 @@ from simulator.replay.diff.run import KERNELS, ORDER, PYTHON, SYNCHRONIZATION, r
 from simulator.replay.diff.traces import compare_traces
 from simulator.replay.nodes import GAP, short_name
 from simulator.replay.replay import simulate_replay
-from simulator.replay.whatif.edit import device_work, launches, with_durations
+from simulator.replay.whatif.edit import device_work, with_durations
 from simulator.replay.whatif.replayed import replayed
 from tests.support.kineto_traces import Trace
 from tests.support.refusals import refuses
@@ -197,7 +197,7 @@ def test_resnet50_with_data_loading_in_the_process():
     replay = replayed([FOLDER / RESNET]).replay
     tasks = replay.plan.tasks
     position = {task.name: index for index, task in enumerate(tasks)}
-    launch_of = launches(tasks)
+    launch_of = replay.rows.launch_of
     loading = {}
     for step in replay.steps[1:]:  # the first begins with a launch
         gaps = [task for task in tasks[: position[launch_of[step.first_task]]] if task.device == "host" and task.body.label == GAP]

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.replay.replay import RecordedStep, simulated_times
 from simulator.replay.whatif import optimizer
-from simulator.replay.whatif.edit import device_work
+from simulator.replay.whatif.edit import device_work, with_tasks
 from simulator.replay.whatif.matching import kernel_classes
 from simulator.replay.whatif.registry import apply_rules, parse, rules
 from tests.support.refusals import refuses
@@ -182,7 +182,7 @@ def test_the_fused_form_moves_fewer_bytes(whole_seconds):
 
 def test_an_update_is_known_by_annotation_by_name_or_behind_backward(whole_seconds):
     for_names = for_loop(layer="")
-    plain = replace(for_names, plan=replace(for_names.plan, tasks=_without_updates(for_names)))
+    plain = with_tasks(for_names, _without_updates(for_names))
     assert device_rows(plain, "optimizer=fused")[2:] == [("b1", 9.0, 13.0), ("u5", 13.0, 16.5)]
     with refuses(Code.REQUEST):
         apply_rules(PLAIN, ["optimizer=fused"])
