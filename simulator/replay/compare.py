@@ -16,7 +16,7 @@ from statistics import fmean
 
 from simulator.plan.task import Task
 from simulator.replay.nodes import is_host
-from simulator.replay.replay import Replay, lane_name, predecessors
+from simulator.replay.replay import Replay, lane_name, predecessor
 from traces.documents.replay_result import MisplacedKernel, ReplayStep, StreamBusy
 from traces.documents.timeline import Span, Timeline, busy_seconds
 from traces.formats.recording import COLLECTIVE, KERNEL
@@ -161,21 +161,27 @@ def _worst(replay: Replay, measured: Timeline, simulated: Timeline, predicted: T
     tasks = {task.name: task for task in replay.tasks}
     recorded = {span.task: span.start_s for span in measured.spans}
     starts = {span.task: span.start_s for span in predicted.spans}
-    critical = _critical_predecessors(replay, simulated)
+    ends_s = {span.task: span.end_s for span in simulated.spans}
+    arrival_of = replay.arrivals
+
+    def critical(name: str) -> str | None:
+        """The task that ended last of all that a work waited for in the simulation; for a joined collective: before its arrival."""
+        return predecessor(replay.rows, ends_s, arrival_of.get(name, name))
+
     errors = {name: starts[name] - recorded[name] for name in recorded if name in starts}
     roots: dict[str, str] = {}  # in issue order, so that the predecessor of a work has its root already
     for name in tasks:
         if name in errors:
-            predecessor = critical.get(name)
-            inherits = predecessor in roots and abs(errors[name] - errors[predecessor]) <= 0.5 * abs(errors[name])
-            roots[name] = roots[predecessor] if predecessor is not None and inherits else name
+            before = critical(name)
+            inherits = before in roots and abs(errors[name] - errors[before]) <= 0.5 * abs(errors[name])
+            roots[name] = roots[before] if before is not None and inherits else name
     misplaced: dict[str, MisplacedKernel] = {}
     for name in sorted(roots, key=lambda name: -abs(errors[name])):
         if len(misplaced) == count or abs(errors[name]) <= MISPLACED_S:
             break
         root = roots[name]
         if root not in misplaced:
-            reason = _reason(tasks, root, critical.get(root), errors[root])
+            reason = _reason(tasks, root, critical(root), errors[root])
             if root != name:
                 reason = f"follows {root}, {abs(errors[root]) * 1e6:.0f} us {'late' if errors[root] > 0 else 'early'}: {reason}"
             misplaced[root] = MisplacedKernel(
@@ -187,12 +193,6 @@ def _worst(replay: Replay, measured: Timeline, simulated: Timeline, predicted: T
                 reason=reason,
             )
     return tuple(misplaced.values())
-
-
-def _critical_predecessors(replay: Replay, simulated: Timeline) -> dict[str, str]:
-    """Return by work the task that ended last of all that it waited for in the simulation (for a joined collective: before its arrival)."""
-    critical = predecessors(replay.rows, {span.task: span.end_s for span in simulated.spans})
-    return critical | {name: critical[arrival] for name, arrival in replay.arrivals.items() if arrival in critical}
 
 
 def _reason(tasks: dict[str, Task], name: str, predecessor: str | None, error_s: float) -> str:

@@ -28,7 +28,7 @@ from typing import NamedTuple, TypeVar
 from simulator.plan.task import Task
 from simulator.replay.compare import boundaries, device_part, times_of
 from simulator.replay.nodes import ARRIVAL, GAP, HOST, LOST_LAUNCH, rank_of
-from simulator.replay.replay import Replay, Rows, predecessors
+from simulator.replay.replay import Replay, Rows, predecessor
 from traces.documents.replay_result import HostWait, Part, RankWait, ReplayStep, StepPart
 from traces.documents.timeline import Span, Timeline, busy_seconds
 from traces.formats.recording import COLLECTIVE, KERNEL, is_allocation, is_loading
@@ -172,11 +172,14 @@ class _Causes:
         self._position = replay.position
         self._tasks: Mapping[str, Task] = {task.name: task for task in replay.tasks}
         self._times = times_of(timeline)
-        self._waited_for = predecessors(replay.rows, {task: end_s for task, (_, end_s) in self._times.items()})
+        self._rows, self._ends_s = replay.rows, {task: end_s for task, (_, end_s) in self._times.items()}
         self._before_in_thread = self._host_before(replay.rows)
         self._gaps = {device.name: device.task_overhead_s for device in replay.machine.devices}
         self._arrival_of = replay.arrivals
         self._all_arrived = self._last_arrivals(works)
+
+    def _waited_for(self, name: str) -> str | None:
+        return predecessor(self._rows, self._ends_s, name)
 
     def _host_before(self, rows: Rows) -> dict[str, str]:
         """Return by task of a host thread the previous one."""
@@ -231,7 +234,7 @@ class _Causes:
     def _before(self, span: Span, idle_s: float) -> Iterator[_Idle]:
         """Yield the idle time from `idle_s` to the start of `span` by its causes."""
         first = self._arrival_of.get(span.task, span.task)
-        name = self._waited_for.get(first)
+        name = self._waited_for(first)
         if name is None:
             yield _Idle(Part.UNEXPLAINED, idle_s, span.start_s)
             return
@@ -251,7 +254,7 @@ class _Causes:
             body, (begins_s, ends_s) = self._tasks[name].body, self._times[name]
             label = body.op or ("Python" if body.label == GAP else body.label)
             seconds[label] += max(0.0, min(ends_s, end_s) - max(begins_s, start_s))
-            name = self._waited_for.get(name)
+            name = self._waited_for(name)
         return seconds
 
     def _cause(self, span: Span, name: str, idle_s: float) -> tuple[Part, float]:
@@ -269,7 +272,7 @@ class _Causes:
         while True:
             if LOST_LAUNCH in name:
                 return Part.UNEXPLAINED, always
-            earlier = self._waited_for.get(name)
+            earlier = self._waited_for(name)
             if earlier is None:
                 return Part.HOST, always
             if self._tasks[earlier].device != HOST:

@@ -8,6 +8,7 @@ there is one. A data loader's time is a separate gap.
 
 import re
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 
 from simulator.plan.bodies.host import Host, Recorded
@@ -165,6 +166,7 @@ def short_op(op: str) -> str:
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)::|^void |^std::|^\s+")
 
 
+@lru_cache(maxsize=4096)
 def short_name(kernel: str) -> str:
     """Return a kernel's name in short form: without return type, namespaces, template arguments and call arguments."""
     text = _ANONYMOUS.sub("", kernel)

@@ -69,6 +69,16 @@ class Rows:
         return [tuple([position[name] for name in task.after]) if task.after else () for task in self.tasks]
 
     @cached_property
+    def before(self) -> list[int]:
+        """The position of the previous task in the lane of a task; -1 if there is none."""
+        last: dict[tuple[str, int], int] = {}
+        before = []
+        for position, lane in enumerate(self.lanes):
+            before.append(last.get(lane, -1))
+            last[lane] = position
+        return before
+
+    @cached_property
     def launch_of(self) -> Mapping[str, str]:
         """By device task, the host task that launched it: the last host task that it waits for. Device tasks without one are omitted."""
         on_host, launch_of = self.on_host, {}
@@ -85,23 +95,17 @@ class Rows:
         return {task.name for task, after, host in rows if host and not all(self.on_host[other] for other in after)}
 
 
-def predecessors(rows: Rows, ends_s: Mapping[str, float]) -> dict[str, str]:
-    """Return by task the one that ended last of all that it waited for: its edges, and the previous task in its lane.
+def predecessor(rows: Rows, ends_s: Mapping[str, float], name: str) -> str | None:
+    """Return the task that ended last of all that a task waited for: its edges, and the previous task in its lane.
 
-    Of several that ended at the same time, work of a device comes before the host. Tasks that are not in `ends_s` count as absent; a task
-    that waited for nothing has no entry.
+    Of several that ended at the same time, work of a device comes before the host. Tasks that are not in `ends_s` count as absent. None if
+    the task waited for nothing.
     """
-    last: dict[tuple[str, int], str] = {}
-    waited_for: dict[str, str] = {}
-    for task, lane in zip(rows.tasks, rows.lanes, strict=True):
-        before = last.get(lane)
-        others = [name for name in (task.after if before is None else (*task.after, before)) if name in ends_s]
-        if len(others) == 1:
-            waited_for[task.name] = others[0]
-        elif others:
-            waited_for[task.name] = max(others, key=lambda name: (round(ends_s[name], DIGITS), not rows.on_host[rows.position[name]]))
-        last[lane] = task.name
-    return waited_for
+    position, on_host = rows.position[name], rows.on_host
+    before = rows.before[position]
+    others = [other for other in (*rows.after[position], before) if other >= 0 and rows.tasks[other].name in ends_s]
+    last = max(others, key=lambda other: (round(ends_s[rows.tasks[other].name], DIGITS), not on_host[other]), default=-1)
+    return rows.tasks[last].name if last >= 0 else None
 
 
 @dataclass(frozen=True)
@@ -240,15 +244,13 @@ def span_phase(task: Task) -> str:
 def _critical_path(replay: Replay, spans: Mapping[str, Span]) -> tuple[CriticalSpan, ...]:
     """Return the path from the task that ends last back to one that waited for nothing, in order of time."""
     ends_s = {name: span.end_s for name, span in spans.items()}
-    waited_for = predecessors(replay.rows, ends_s)
-    by_name = {task.name: task for task in replay.rows.tasks}
+    tasks, position = replay.rows.tasks, replay.position
     path = []
     name = max(reversed(ends_s), key=ends_s.__getitem__, default=None)
     while name is not None:
-        task, span, before = by_name[name], spans[name], waited_for.get(name)
-        path.append(
-            CriticalSpan(name, span.start_s, span.end_s, _cause(task, None if before is None else by_name[before]), span.phase, task.layer)
-        )
+        task, span, before = tasks[position[name]], spans[name], predecessor(replay.rows, ends_s, name)
+        cause = _cause(task, None if before is None else tasks[position[before]])
+        path.append(CriticalSpan(name, span.start_s, span.end_s, cause, span.phase, task.layer))
         name = before
     return tuple(reversed(path))
 

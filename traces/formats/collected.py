@@ -255,6 +255,8 @@ def volume(extents: Any) -> int:
 
 def integer(content: Any, default: int) -> int:
     """Return the integer of at most 64 bits, or the integer in text such as "stream 7"; else `default`."""
+    if type(content) is int and -(2**63) < content < 2**63:
+        return content
     if isinstance(content, str):
         digits = re.search(r"-?\d+", content[:LONGEST_NUMBER])
         content = int(digits.group()) if digits else default

@@ -22,6 +22,8 @@ LARGEST_ITEM = 1 << 26
 #: Bytes of text after decompression, and items of the array, at most: several times a long recording, and about half a minute of reading.
 LARGEST_TEXT, MOST_ITEMS = 1 << 30, 10_000_000
 _BLANKS = re.compile(r"[ \t\r\n]*")
+#: What separates two objects, before the second, and how many characters it has at most in the files of any profiler.
+_COMMA, _BEFORE = re.compile(r"\}[ \t\r\n]*,[ \t\r\n]*\Z"), 100
 #: Numbers that C++ prints and JSON lacks, as Kineto writes them; in a text, behind any string before them.
 _NOT_FINITE = re.compile(r"-?(?:inf|nan)\b")
 _STRING_OR_NOT_FINITE = re.compile(rf'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|{_NOT_FINITE.pattern}', re.DOTALL)
@@ -67,6 +69,7 @@ class _Reader:
         self._lines, self._columns = 0, 0  # before the window: whole lines, and characters of the line in which it begins
         self._whole = 0  # items of the array
         self._has_not_finite = self._lacks_end = False
+        self._is_new = False  # whether text was read since objects were last parsed at once
 
     def document(self) -> Iterator[tuple[str, Any]]:
         first = self._peek()
@@ -113,6 +116,8 @@ class _Reader:
             self._at += 1
             return
         while True:
+            if closing == "]" and self._is_new:
+                yield from self._objects()
             yield self._value()
             mark = self._peek()
             if mark not in ("", ",", closing):
@@ -125,6 +130,28 @@ class _Reader:
                     raise self._fault("it ends too early")
                 self._lacks_end = True
                 return
+
+    def _objects(self) -> list[Any]:
+        """The objects before the last that begins in the window, parsed at once; none if the window has no such beginning.
+
+        What looks like a beginning, but is inside of an object or a string, leaves a text that cannot be parsed.
+        """
+        self._is_new = False
+        end, comma = len(self._text), None
+        while comma is None:
+            end = self._text.rfind("{", max(self._at, len(self._text) - CHUNK_BYTES // 16), end)
+            if end < 0:
+                return []
+            comma = _COMMA.search(self._text, max(self._at, end - _BEFORE), end)
+        text = f"[{self._text[self._at : comma.start() + 1]}]"
+        try:
+            objects, length = self._scan(text)
+        except (json.JSONDecodeError, RecursionError):
+            return []
+        if length < len(text):  # the array ends before
+            return []
+        self._at = end
+        return objects
 
     def _expect(self, mark: str) -> None:
         character = self._peek()
@@ -172,7 +199,7 @@ class _Reader:
         if self._ended:
             return False
         data = self._file.read(wanted)
-        self._ended = not data
+        self._ended, self._is_new = not data, True
         self._read_bytes += len(data)
         if self._read_bytes > LARGEST_TEXT:
             raise TooLargeError(f"more than {LARGEST_TEXT >> 20} MiB of text")

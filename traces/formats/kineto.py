@@ -5,6 +5,7 @@ Four kinds of events are used: device work (kernels, copies, sets), calls of the
 """
 
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ _DEVICE = {"kernel": KERNEL, "gpu_memcpy": MEMCPY, "memcpy": MEMCPY, "gpu_memset
 _HOST = ("runtime", "_driver")
 #: Parts of the names of calls that launch a kernel or a graph.
 _LAUNCH = re.compile(f"LaunchKernel|KernelLaunch|{GRAPH_LAUNCH}")
+#: The reader checks after so many events whether there are too many. Characters of a time with nanoseconds that fits 64 bits.
+_CHECKED, _SHORT_NUMBER = 4096, 19
 #: No clock of microseconds says more than this (the year 5138), and no recording has this many launches that all take longer than this:
 #: such times are nanoseconds.
 _LATEST_US, _LAUNCHES, _LONGEST_LAUNCH_NS = 1e17, 10, 1_000_000
@@ -45,9 +48,11 @@ def load_trace(path: Path | str) -> Recording:
     Raises UnusableFileError if the file is missing, damaged, not a profiler trace, or without device work.
     """
     reader = _Events()
-    for key, item in items(path, "traceEvents", "trace", reader.ends_early):
+    for number, (key, item) in enumerate(items(path, "traceEvents", "trace", reader.ends_early)):
         reader.add(key, item)
-        reader.check(path)
+        if number % _CHECKED == 0:
+            reader.check(path)
+    reader.check(path)
     if not reader.events:
         raise UnusableFileError(f"{path} is not a profiler trace (no traceEvents in it); export one with torch.profiler")
     if reader.in_nanoseconds():
@@ -113,9 +118,7 @@ class _Events(Collected):
         category, name = event.get("cat") or "", event.get("name")
         if not isinstance(name, str) or not isinstance(category, str):
             return
-        category = category.lower()
-        on_device, on_host = category in _DEVICE, category.endswith(_HOST)
-        is_operator = category in CATEGORIES
+        category, on_device, on_host, is_operator = _kind(category)
         is_module = category == "python_function" and name.startswith(MODULE)
         if not (on_device or on_host or is_operator or is_module or category == "cuda_sync" or STEP.match(name)):
             return
@@ -128,6 +131,9 @@ class _Events(Collected):
         args = event.get("args")
         args = args if isinstance(args, dict) else {}
         correlation = integer(args.get("correlation"), -1)
+        if on_device:
+            self.works.append(RawWork(_work(event, args, name, on_device), correlation, start, start + length))
+            return
         external = integer(args.get("External id", args.get("external id")), -1)
         thread = (_label(event.get("pid")), _label(event.get("tid")))
         if is_operator:
@@ -140,15 +146,20 @@ class _Events(Collected):
             )
         elif is_module and len(self.modules) < MOST_OPERATORS:
             self.modules.append(RawOperator(name.removeprefix(MODULE), thread, start, start + length, None, -1))
-        if on_device:
-            self.works.append(RawWork(_work(event, args, name, _DEVICE[category]), correlation, start, start + length))
-        elif on_host:
+        if on_host:
             self.calls.append(RawCall(name, thread, correlation, start, start + length, external))
         elif category == "cuda_sync":
             numbers = (integer(args.get(key), -1) for key in ("stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id"))
             self.syncs[correlation] = Sync(*numbers)
         elif not category.startswith("gpu"):  # copies of annotations on the device do not describe the host
             self.annotate(name, start, start + length)
+
+
+@lru_cache(maxsize=256)
+def _kind(category: str) -> tuple[str, str, bool, bool]:
+    """The category in lower case, that of the device work, and whether an event is a call of the host or an operator."""
+    category = category.lower()
+    return category, _DEVICE.get(category, ""), category.endswith(_HOST), category in CATEGORIES
 
 
 def _work(event: dict, args: dict, name: str, category: str) -> Work:
@@ -186,6 +197,10 @@ def _number(content: Any) -> float:
 def _nanoseconds(microseconds: Any) -> int | None:
     """Converts microseconds (an integer, or text with a fraction) to whole nanoseconds of at most 64 bits; None for anything else."""
     value = None
+    if isinstance(microseconds, str) and microseconds[-4:-3] == "." and len(microseconds) <= _SHORT_NUMBER:
+        digits = microseconds[:-4] + microseconds[-3:]
+        if digits.isdecimal():
+            return int(digits)
     if isinstance(microseconds, int) and not isinstance(microseconds, bool):
         value = microseconds * 1000
     elif isinstance(microseconds, str) and len(microseconds) <= LONGEST_NUMBER:

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 Shape = tuple[int, ...]
@@ -27,6 +27,7 @@ _LOADING = re.compile(r"data_?load", re.IGNORECASE)
 _OP = re.compile(r"::|Backward")
 
 
+@lru_cache(maxsize=4096)
 def is_loading(op: str) -> bool:
     """Whether an op or annotation of this name gets the next batch from a data loader."""
     return _LOADING.search(op) is not None
@@ -39,6 +40,7 @@ _ALLOCATION = re.compile(
 )
 
 
+@lru_cache(maxsize=4096)
 def is_allocation(call: str) -> bool:
     """Whether a call of this name of a runtime or driver takes or returns memory."""
     return _ALLOCATION.search(call) is not None
@@ -83,6 +85,10 @@ class Operators:
         return children
 
     @cached_property
+    def _starts_s(self) -> list[float]:
+        return [operator.start_s for operator in self.all]
+
+    @cached_property
     def _outermost(self) -> dict[int, list[int]]:
         """The operators of each thread that were called by none, in order of start."""
         return _by_thread(self.all, self.children.get(-1, ()))
@@ -109,8 +115,8 @@ class Operators:
         """The name of the innermost operator that covers a thread's time from `start_s` to `end_s`; "" if none but a profiler step does."""
         name, inside = "", self._outermost.get(thread, [])
         while inside:
-            first = max(0, bisect_right(inside, start_s, key=lambda index: self.all[index].start_s) - 1)
-            last = bisect_right(inside, end_s, key=lambda index: self.all[index].start_s)
+            first = max(0, bisect_right(inside, start_s, key=self._starts_s.__getitem__) - 1)
+            last = bisect_right(inside, end_s, key=self._starts_s.__getitem__)
             shares = {i: min(end_s, self.all[i].end_s) - max(start_s, self.all[i].start_s) for i in inside[first:last]}
             longest = max(shares, key=shares.__getitem__, default=-1)
             if longest < 0 or shares[longest] < COVERED * (end_s - start_s):
@@ -362,14 +368,14 @@ def shapes_of(argument: Any) -> tuple[Shape, ...] | None:
     """The shapes in "Input Dims"; None if there are none. Lists of tensors, as foreach ops take them, count as no tensor."""
     if not isinstance(argument, list) or len(argument) > _MOST_SHAPES:
         return None
-    return tuple(tuple(shape) if _is_shape(shape) else () for shape in argument)
+    return tuple([tuple(shape) if shape and _is_shape(shape) else () for shape in argument])
 
 
 def types_of(argument: Any) -> tuple[str, ...]:
     """The types in "Input type"; () if there are none."""
     if not isinstance(argument, list) or len(argument) > _MOST_SHAPES:
         return ()
-    return tuple(sys.intern(kind[:_LONGEST_TYPE]) if isinstance(kind, str) else "" for kind in argument)
+    return tuple([sys.intern(kind[:_LONGEST_TYPE]) if isinstance(kind, str) else "" for kind in argument])
 
 
 def _is_shape(shape: Any) -> bool:

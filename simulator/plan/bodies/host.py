@@ -115,6 +115,8 @@ class Recorded(Body):
     call: int = 0
     kind: Literal["recorded"] = "recorded"
 
+    resource = Resource.COMPUTE
+
     def __post_init__(self):
         """Raise ValueError for an unknown category, or a negative or infinite duration."""
         if self.category not in CATEGORIES:

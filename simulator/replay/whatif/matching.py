@@ -72,7 +72,7 @@ def kernel_classes(work: Iterable[Task]) -> list[KernelClass]:
     by_short_name: dict[str, float] = defaultdict(float)
     for body in kernels:
         seconds[class_of(body)] += body.duration_s
-        by_short_name[_short_name(body.name)] += body.duration_s
+        by_short_name[short_name(body.name)] += body.duration_s
     classes = [
         KernelClass(name, name, total) if name in NAMES else KernelClass(name, _named(name), by_short_name[name])
         for name, total in seconds.items()
@@ -85,15 +85,12 @@ def _named(short: str) -> str:
     return f"^{re.escape(short)}$"
 
 
-_short_name = lru_cache(maxsize=4096)(short_name)
-
-
 def _of_class(work: Iterable[Task], pattern: str) -> list[Task]:
     """Return the kernels that a rule calls by a name of `NAMES`, or by their short name as `^NAME$`; none for another pattern."""
     kernels = [task for task in work if task.body.category == KERNEL]
     if pattern in NAMES:
         return [task for task in kernels if class_of(task.body) == pattern]
-    return [task for task in kernels if pattern[:1] == "^" and _named(_short_name(task.body.name)) == pattern]
+    return [task for task in kernels if pattern[:1] == "^" and _named(short_name(task.body.name)) == pattern]
 
 
 def class_of(work: Recorded) -> str:
@@ -107,7 +104,7 @@ def _class(kernel: str, op: str) -> str:
         return LAYOUT
     by_op = (name for name, regex in _OPS if op and regex.search(op))
     by_name = (name for name, regex in _KERNELS if regex.search(kernel))
-    return next(by_op, None) or next(by_name, None) or _short_name(kernel)
+    return next(by_op, None) or next(by_name, None) or short_name(kernel)
 
 
 #: A larger factor is taken for a typing error.

@@ -16,6 +16,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -74,10 +75,12 @@ _PRODUCTS: Mapping[str, Callable[[tuple[Shape, ...]], tuple[float, float]]] = {
 }
 
 
+@lru_cache(maxsize=4096)
 def _bare(name: str) -> str:
     return name.removeprefix("aten::").rstrip("_") if name.startswith("aten::") else ""
 
 
+@lru_cache(maxsize=4096)
 def _is_dense(name: str) -> bool:
     return name in _PRODUCTS or any(each.search(name) for each in (_CONVOLUTION, _CONVOLUTION_BACKWARD, _ATTENTION))
 
