@@ -16,7 +16,7 @@ from typing import Any
 from simulator.engine.summary import summarize
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
-from simulator.plan.task import Task
+from simulator.plan.task import Resource, Task
 from simulator.replay.nodes import ARRIVAL, GAP, HOST, is_host
 from traces.documents.timeline import Cause, CriticalSpan, Span, Timeline
 
@@ -54,7 +54,8 @@ class Rows:
     @cached_property
     def on_host(self) -> list[bool]:
         """Whether a task is time on a host thread."""
-        return [is_host(task) for task in self.tasks]
+        host = Resource.HOST
+        return [task.body.resource is host for task in self.tasks]
 
     @cached_property
     def lanes(self) -> list[tuple[str, int]]:
@@ -101,11 +102,13 @@ def predecessor(rows: Rows, ends_s: Mapping[str, float], name: str) -> str | Non
     Of several that ended at the same time, work of a device comes before the host. Tasks that are not in `ends_s` count as absent. None if
     the task waited for nothing.
     """
-    position, on_host = rows.position[name], rows.on_host
+    position, tasks, on_host = rows.position[name], rows.tasks, rows.on_host
     before = rows.before[position]
-    others = [other for other in (*rows.after[position], before) if other >= 0 and rows.tasks[other].name in ends_s]
-    last = max(others, key=lambda other: (round(ends_s[rows.tasks[other].name], DIGITS), not on_host[other]), default=-1)
-    return rows.tasks[last].name if last >= 0 else None
+    others = rows.after[position] if before < 0 else (*rows.after[position], before)
+    names = [tasks[other].name for other in others if tasks[other].name in ends_s]
+    if len(names) < 2:
+        return names[0] if names else None
+    return max(names, key=lambda name: (round(ends_s[name], DIGITS), not on_host[rows.position[name]]))
 
 
 @dataclass(frozen=True)

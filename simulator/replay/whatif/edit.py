@@ -37,7 +37,8 @@ def with_tasks(replay: Replay, tasks: Iterable[Task], steps: tuple[RecordedStep,
 
 def with_durations(replay: Replay, seconds: Mapping[str, float]) -> Replay:
     """Return the replay with other durations for some tasks, by name."""
-    return replace(replay, changed_s={**replay.changed_s, **{replay.position[name]: own for name, own in seconds.items()}})
+    position = replay.position
+    return replace(replay, changed_s={**replay.changed_s, **{position[name]: own for name, own in seconds.items()}})
 
 
 def without(replay: Replay, names: Collection[str], instead: Mapping[str, Sequence[str]] | None = None) -> Replay:
@@ -61,7 +62,7 @@ def without(replay: Replay, names: Collection[str], instead: Mapping[str, Sequen
     remaining = []
     for task, lane, on_host in zip(replay.tasks, lanes, replay.rows.on_host, strict=True):
         removed = task.name in names
-        if not removed and lane not in pending and inherited.keys().isdisjoint(task.after):
+        if not removed and lane not in pending and (not task.after or inherited.keys().isdisjoint(task.after)):
             before[lane] = task.name
             remaining.append(task)
             continue
@@ -187,6 +188,7 @@ def optimizer_of(tasks: Sequence[Task]) -> str | None:
 
 def recorded_form(tasks: Sequence[Task]) -> str:
     """Return the form of the optimizer that launched these kernels: for, foreach or fused."""
-    if any(_FUSED.search(task.body.name) for task in tasks):
+    names = {task.body.name for task in tasks}
+    if any(map(_FUSED.search, names)):
         return FORMS[2]
-    return FORMS[1] if any("multi_tensor_apply" in task.body.name for task in tasks) else FORMS[0]
+    return FORMS[1] if any("multi_tensor_apply" in name for name in names) else FORMS[0]

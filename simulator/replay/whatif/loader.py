@@ -35,6 +35,7 @@ from simulator.replay.whatif.edit import device_work, host_work, with_durations,
 from simulator.replay.whatif.matching import MalformedError, speed, speed_words
 from traces import units
 from traces.documents.replay_result import Part
+from traces.documents.timeline import Span
 from traces.errors import SchedcastError
 from traces.formats.recording import MEMCPY, is_loading
 
@@ -198,14 +199,20 @@ def paced_by_workers(replay: Replay) -> Replay:
 
 def _ends_s(replay: Replay, loading: Sequence[Task]) -> list[float]:
     """Return when each batch was there in the recording; of a replay without one, nothing."""
-    ends_s = {span.task: span.end_s for span in replay.recorded.spans} if replay.recorded else {}
-    return [ends_s[task.name] for task in loading if task.name in ends_s]
+    recorded = _recorded(replay, loading)
+    return [recorded[task.name].end_s for task in loading if task.name in recorded]
 
 
 def _recorded_s(replay: Replay, loading: Sequence[Task]) -> list[float]:
     """Return how long the recorded job waited for each batch."""
-    lengths_s = {span.task: round(span.end_s - span.start_s, 12) for span in replay.recorded.spans} if replay.recorded else {}
+    recorded = _recorded(replay, loading)
+    lengths_s = {name: round(span.end_s - span.start_s, 12) for name, span in recorded.items()}
     return [lengths_s.get(task.name, task.body.duration_s) for task in loading]
+
+
+def _recorded(replay: Replay, loading: Sequence[Task]) -> dict[str, Span]:
+    names = {task.name for task in loading}
+    return {span.task: span for span in replay.recorded.spans if span.task in names} if replay.recorded else {}
 
 
 def _waits(replay: Replay, loading: Sequence[Task]) -> bool:

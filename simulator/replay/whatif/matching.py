@@ -95,11 +95,12 @@ def _of_class(work: Iterable[Task], pattern: str) -> list[Task]:
 
 def class_of(work: Recorded) -> str:
     """Return the class of a kernel: a name of `NAMES`, or the kernel's short name."""
-    return _class(work.name, work.op)
+    return class_named(work.name, work.op)
 
 
 @lru_cache(maxsize=4096)
-def _class(kernel: str, op: str) -> str:
+def class_named(kernel: str, op: str) -> str:
+    """Return the class of a kernel by its name and that of its op."""
     if _LAYOUT.search(kernel):
         return LAYOUT
     by_op = (name for name, regex in _OPS if op and regex.search(op))

@@ -10,11 +10,10 @@ from dataclasses import replace
 from itertools import groupby, pairwise
 
 from simulator.plan.task import Task
-from simulator.replay.replay import Replay, simulate_replay
+from simulator.replay.replay import Replay, simulated_times
 from simulator.replay.whatif.edit import Lane, device_work, with_durations, with_tasks
 from simulator.replay.whatif.matching import MalformedError, matching, pattern_and
 from traces import units
-from traces.documents.timeline import Timeline
 from traces.errors import SchedcastError
 
 NAME = "priority"
@@ -45,7 +44,7 @@ def apply(replay: Replay, request: tuple[str, int]) -> tuple[Replay, list[str]]:
     others = {task.lane for task in device_work(replay)} - urgent
     if not others:
         raise SchedcastError(f"priority:/{regex}/={priority} changes nothing: every stream has a kernel that matches; match fewer")
-    shorter_s = _shortened(replay, simulate_replay(replay), dict.fromkeys(urgent, priority))
+    shorter_s = _shortened(replay, dict.fromkeys(urgent, priority))
     tasks = [replace(task, priority=priority) if task.lane in urgent else task for task in replay.tasks]
     urgent_devices = {device for device, _ in urgent}
     devices = tuple(
@@ -63,14 +62,15 @@ def apply(replay: Replay, request: tuple[str, int]) -> tuple[Replay, list[str]]:
     ]
 
 
-def _shortened(replay: Replay, timeline: Timeline, priorities: Mapping[Lane, int]) -> dict[str, float]:
+def _shortened(replay: Replay, priorities: Mapping[Lane, int]) -> dict[str, float]:
     """Return the new durations of the kernels that get more SMs than before."""
     tasks = {task.name: task for task in device_work(replay) if task.body.category != _WITHOUT_SMS}
     before = {name: task.priority for name, task in tasks.items()}
     after = {name: priorities.get(task.lane, task.priority) for name, task in tasks.items()}
     saved: dict[str, float] = {}
+    times_s = simulated_times(replay)
     for device in {device for device, _ in priorities}:
-        for seconds, running in _segments(timeline, {name for name, task in tasks.items() if task.device == device}):
+        for seconds, running in _segments({name: times_s[name] for name, task in tasks.items() if task.device == device}):
             concurrent = [tasks[name] for name in running]
             old, new = _speeds(concurrent, before), _speeds(concurrent, after)
             for name in running:
@@ -79,12 +79,15 @@ def _shortened(replay: Replay, timeline: Timeline, priorities: Mapping[Lane, int
     return {name: max(0.0, tasks[name].body.duration_s - seconds) for name, seconds in saved.items()}
 
 
-def _segments(timeline: Timeline, names: set[str]) -> Iterator[tuple[float, list[str]]]:
-    """Yield the intervals in which the same two or more kernels run concurrently: length in seconds, and their names."""
+def _segments(times_s: Mapping[str, tuple[float, float]]) -> Iterator[tuple[float, list[str]]]:
+    """Yield the intervals in which the same two or more kernels run concurrently: length in seconds, and their names.
+
+    `times_s`: start and end by kernel.
+    """
     changes = []
-    for span in timeline.spans:
-        if span.task in names and span.end_s > span.start_s:
-            changes += [(span.start_s, 1, span.task), (span.end_s, 0, span.task)]
+    for name, (start_s, end_s) in times_s.items():
+        if end_s > start_s:
+            changes += [(start_s, 1, name), (end_s, 0, name)]
     moments = [(time_s, list(group)) for time_s, group in groupby(sorted(changes), key=lambda change: change[0])]
     running: dict[str, None] = {}
     for (time_s, group), (next_s, _) in pairwise(moments):

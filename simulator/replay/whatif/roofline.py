@@ -23,9 +23,8 @@ from typing import NamedTuple
 from simulator.engine.utilization import mfu, seconds_at_peak
 from simulator.machine.machine import Device, Memory
 from simulator.machine.presets import one_gpu
-from simulator.plan.bodies.host import Recorded
 from simulator.plan.bodies.op_class import op_class
-from simulator.replay.whatif.matching import class_of
+from simulator.replay.whatif.matching import class_named
 from traces.documents.replay_result import KernelUse, Roofline
 from traces.formats.iterations import find
 from traces.formats.recording import KERNEL, Operator, Operators, Recording, Shape, Work
@@ -146,7 +145,7 @@ def roofline(recording: Recording, period_s: float) -> Roofline:
     gpu, operators = _gpu(recording), recording.operators
     product = str(operators.properties.get(recording.works[0].device, {}).get("name", ""))
     has_shapes = any(operator.shapes is not None for operator in operators.all)
-    kernels, compute_s = _uses(recording, lambda work: class_of(Recorded(work.name, KERNEL, 0.0, op=operators.launching(work.call))), gpu)
+    kernels, compute_s = _uses(recording, lambda work: class_named(work.name, operators.launching(work.call)), gpu)
     modules = _uses(recording, _Modules(recording).of, gpu)[0] if operators.modules else ()
     used = mfu(compute_s, period_s) if has_shapes else None
     return Roofline(gpu=product, known_gpu=gpu is not None, shapes=has_shapes, mfu=used, kernels=kernels, modules=modules)
