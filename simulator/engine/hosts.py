@@ -112,10 +112,11 @@ class EagerHost:
     ):
         """`streams`: those that it feeds. `launches` by task index. `awaited`: indices of the tasks that it waits for."""
         self._world, self.depth, self._times, self._launches, self._awaited = world, queue_depth, times, launches, awaited
-        self._stream_of = {index: stream for stream, indices in streams.items() for index in indices}
-        #: By stream: issued executions that may not have ended, the sum of their launches, and the end that resumes the blocked host.
-        self._issued: dict[tuple[str, int], deque[int]] = {stream: deque() for stream in streams}
-        self._outstanding = dict.fromkeys(streams, 0)
+        self._streams = list(streams)
+        self._stream_of = {index: number for number, indices in enumerate(streams.values()) for index in indices}
+        #: By stream: issued executions that may not have ended, and the sum of their launches.
+        self._issued: list[deque[int]] = [deque() for _ in streams]
+        self._outstanding = [0] * len(streams)
         #: The stream whose full queue, or awaited task, blocks the host, and its execution whose end resumes it (inf: not blocked).
         self._full: tuple[str, int] | None = None
         self._resume_at = inf
@@ -149,37 +150,37 @@ class EagerHost:
 
     def _issue(self) -> Iterator[None]:
         """Issue everything that is simulated; yields when blocked. `clock` is the host's own time, ahead of the simulation's."""
-        world, launches, launch = self._world, self._launches, self._world.launch
+        world, launches, launch, depth = self._world, self._launches, self._world.launch, self.depth
         size, end_s = world.program.size, world.end_s
-        indices = sorted(self._stream_of)
+        stream_of, outstanding, indices = self._stream_of, self._outstanding, sorted(self._stream_of)
         clock, blocker = 0.0, -1
         for period in range(world.horizon):
             first = world.enter(period)
             seconds = self._times.in_period(period)
             for index in world.program.existing(period, indices):
                 number = first + index
-                stream = self._stream_of[index]
+                stream = stream_of[index]
                 issued = self._issued[stream]
-                while issued and self._outstanding[stream] + launches[index] > self.depth:
+                while issued and outstanding[stream] + launches[index] > depth:
                     ended = end_s[issued[0]]
                     if ended != ended:  # NaN: not known yet
-                        self._block(stream, issued, number)
+                        self._block(self._streams[stream], issued, number)
                         yield
                         continue
                     if ended > clock:
                         clock, blocker = ended, issued[0]
                         self.blocked.add(period)
-                    self._outstanding[stream] -= launches[issued.popleft() % size]
+                    outstanding[stream] -= launches[issued.popleft() % size]
                 if clock >= world.stop_s:
                     return
                 clock += seconds[index]
                 issued.append(number)
-                self._outstanding[stream] += launches[index]
+                outstanding[stream] += launches[index]
                 self._next = number + 1
                 launch(number, clock, blocker)
                 if index in self._awaited:
                     while end_s[number] != end_s[number]:  # NaN: not known yet
-                        self._full, self._resume_at = stream, number
+                        self._full, self._resume_at = self._streams[stream], number
                         yield
                     if end_s[number] > clock:
                         clock, blocker = end_s[number], number

@@ -47,18 +47,15 @@ def shape_of(cost: Cost, sms: int, saturation_share: float, shared: bool = False
     blocks = max(1, cost.grid - (waves - 1) * per_wave)  # of the last wave
     last_need = -(-blocks // cost.blocks_per_sm) if shared else min(sms, blocks)
     need = last_need if waves == 1 else sms
-
-    def x_need(area: int) -> float:
-        return min(float(area), max(cost.compute_share * area, saturation_share * sms))
-
+    saturated = saturation_share * sms
     share, group = min(1.0, cost.memory_share), cost.group or cost.op_class
     compute = cost.compute_share if shared else 0.0
     return Shape(
         waves,
         need=need,
         last_need=last_need,
-        x_need=x_need(need),
-        x_last=x_need(last_need),
+        x_need=min(float(need), max(cost.compute_share * need, saturated)),
+        x_last=min(float(last_need), max(cost.compute_share * last_need, saturated)),
         memory_share=share,
         group=group,
         calls=cost.calls,

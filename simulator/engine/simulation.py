@@ -7,6 +7,7 @@ same timeline to the bit: no clock, random number or hash order enters, and simu
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from math import inf
 
 from simulator.engine.capacity import Capacity, sharing_lanes
@@ -16,7 +17,7 @@ from simulator.engine.hosts import EagerHost, GraphHost, IssueTimes, Streams, ca
 from simulator.engine.kernels import Pool
 from simulator.engine.lanes import Lane
 from simulator.engine.links import Links
-from simulator.engine.memory.over_time import memory_over_time, peaks
+from simulator.engine.memory.over_time import Steps, memory_over_time, peaks
 from simulator.engine.recipes import Recipe, recipes_of
 from simulator.engine.repetition import Repetition
 from simulator.engine.scenario import EAGER, Scenario
@@ -105,7 +106,7 @@ class Simulation:
         contended = self._contended(streams, recipes)
         for (device, _), indices in streams.items():
             for index in indices:
-                if contended.keys().isdisjoint(recipes[index].on(device)):
+                if recipes[index].shape is not None and contended.keys().isdisjoint(recipes[index].on(device)):
                     recipes[index] = recipes[index]._replace(shape=None)
         needed = Capacity(scenario, recipes, links) if iterations is None and len(streams) > 1 else None
         #: What the tasks of a period need of what they share takes this long, so that no steady state is shorter.
@@ -205,12 +206,15 @@ class Simulation:
         """Whether `step_s` is known to be that of the steady state: the schedule repeats itself, or longer runs give the same."""
         return self._long_run is None or self._long_run.agrees
 
+    @property
+    def memory(self) -> dict[str, Steps]:
+        """The `memory` of the timeline."""
+        return memory_over_time(self.scenario.plan, self._spans, self.scenario.scratch)
+
     def timeline(self) -> Timeline:
         """The spans in order of (start, issue), and the summary of the steady window."""
-        plan, watch, world = self.scenario.plan, self._watch, self._world
-        spans = self._spans()
-        window_s = watch.window_s
-        memory = memory_over_time(plan, spans, self.scenario.scratch)
+        plan, watch, world, spans = self.scenario.plan, self._watch, self._world, self._spans
+        window_s, memory = watch.window_s, self.memory
         summary = summarize(plan, spans, window_s, watch.steps, peaks(memory))
         hosts = [host.name for task in plan.tasks if (host := self.scenario.hosts[task.device]) is not None]
         named = hosts if len(hosts) == len(plan.tasks) else None
@@ -231,16 +235,16 @@ class Simulation:
             period_lengths_s=tuple(watch.lengths_s),
         )
 
+    @cached_property
     def _spans(self) -> tuple[Span, ...]:
         world, tasks = self._world, self.scenario.plan.tasks
         start_s, end_s = world.start_s, world.end_s
         fixed = [(t.name, t.device, f"stream {t.stream}", t.phase, t.layer, t.microbatch, t.lag, t.action) for t in tasks]
-        spans = []
+        spans, size = [], len(tasks)
         for number in world.ran():
-            period, index = divmod(number, len(tasks))
-            name, device, lane, phase, layer, microbatch, lag, action = fixed[index]
-            times_s = start_s[number], end_s[number]
-            spans.append(Span(name, device, lane, *times_s, phase, layer, microbatch, period - lag, period, action))
+            name, device, lane, phase, layer, microbatch, lag, action = fixed[number % size]
+            period = number // size
+            spans.append(Span(name, device, lane, start_s[number], end_s[number], phase, layer, microbatch, period - lag, period, action))
         return tuple(spans)
 
 

@@ -74,10 +74,12 @@ def critical_path(
         task = tasks[number % size]
         start, waited_for = world.start_s[number], world.waited_for[number]
         cause = CAUSES[world.cause[number]]
-        if cause is Cause.LANE and _kinds(world, dependencies, number, waited_for):
-            cause = Cause.DEPENDENCY  # it would not have started earlier on another lane
-        if cause is Cause.DEPENDENCY and "message" in _kinds(world, dependencies, number, waited_for):
-            cause = Cause.LINK  # it waited for its turn, not for data
+        if cause is Cause.LANE or cause is Cause.DEPENDENCY:
+            kinds = _kinds(world, dependencies, number, waited_for)
+            if "message" in kinds:
+                cause = Cause.LINK  # it waited for its turn, not for data
+            elif kinds:
+                cause = Cause.DEPENDENCY  # it would not have started earlier on another lane
         path.append(CriticalSpan(task.name, start, min(until, world.end_s[number]), cause, task.phase, task.layer))
         if cause is Cause.LAUNCH and hosts is not None and start > begin_s:
             host_start, host_cause = (world.end_s[waited_for], Cause.LANE) if waited_for >= 0 else (0.0, Cause.START)

@@ -13,7 +13,7 @@ from typing import TypeVar
 from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
 from simulator.engine.memory.contents import at_peak, with_memory
-from simulator.engine.memory.over_time import bytes_by_memory, excess_bytes, memory_needs
+from simulator.engine.memory.over_time import Steps, bytes_by_memory, excess_bytes, memory_needs
 from simulator.engine.scenario import Scenario
 from simulator.engine.simulation import Simulation
 from simulator.engine.switch import Simulated, phases, shown_iterations, switching, weights
@@ -199,7 +199,7 @@ def _forecast(scenario: Scenario, model: CostModel) -> Forecast | None:
         parts = weighted_parts([(1.0, parts), (group.count, step_parts(group.timeline, seconds))])
         shares = _whole_shares(group, scenario.costs, model, shares)
         timeline = group.whole(timeline)
-    held, reserved = _allocated(scenario, timeline)
+    held, reserved = _allocated(scenario, timeline.memory)
     return Forecast(
         scenario,
         timeline=_with_kinds(scenario, timeline),
@@ -224,12 +224,12 @@ def _whole_shares(group: Group, costs: Sequence[Cost], model: CostModel, shown: 
     return weighted_shares(list(zip(weights, (shown, Shares(**model.shares(part, [cost for _, cost in own]))), strict=True)))
 
 
-def _allocated(scenario: Scenario, timeline: Timeline) -> tuple[dict[str, int], dict[str, int]]:
+def _allocated(scenario: Scenario, memory: Mapping[str, Steps]) -> tuple[dict[str, int], dict[str, int]]:
     """By memory, the most bytes that its devices have allocated together, and what PyTorch's allocator reserves.
 
     Nothing is reserved if the allocated tensors do not fit anyway, since the allocator then fails.
     """
-    held = bytes_by_memory(timeline.memory, scenario.machine)
+    held = bytes_by_memory(memory, scenario.machine)
     return held, {} if excess_bytes(memory_needs(held, scenario.machine)) > 0 else scenario.reserved_bytes
 
 
@@ -293,7 +293,7 @@ def memories_of(job: Job, text: str, target: Target, shared: Mapping[str, str] =
         own = target.running(plan)
         plan.validate(own.machine)
         scenario = own.scenario(plan)
-        held, reserved = _allocated(scenario, Simulation(scenario).play().timeline())
+        held, reserved = _allocated(scenario, Simulation(scenario).play().memory)
         return memory_needs(held, own.machine, reserved)
 
 

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from itertools import chain
 from operator import itemgetter
 
-from simulator.plan.dependencies import Dependencies
+from simulator.plan.dependencies import Dependencies, Edge
 from simulator.plan.plan import Plan, program
 from simulator.plan.task import INPUT, Resource, Task
 
@@ -123,6 +123,7 @@ def _released(plan: Plan, dependencies: Dependencies, periods: int, iterations: 
     closed = kept = 0  # kept: the instances up to the first steady iteration that are not freed yet
     last = [-1] * len(lanes)  # the last execution on each lane
     draining = False
+    waits: list[list[tuple[Edge, ...]]] = []  # by period
     for period, index, task in program(tasks, periods if iterations is None else iterations, periods):
         if iterations is None and not (index or kept) and period > dependencies.steady + dependencies.largest_lag:
             return
@@ -132,7 +133,9 @@ def _released(plan: Plan, dependencies: Dependencies, periods: int, iterations: 
             for clock in clocks:
                 clock[:] = last
         clock = clocks[own[0]]
-        for edge in dependencies.waits(period, iterations)[index]:
+        while len(waits) <= period:
+            waits.append(dependencies.waits(len(waits), iterations))
+        for edge in waits[period][index]:
             if not draining or period - edge.delta >= (iterations or 0):
                 clock[:] = map(max, clock, clock_after[(period - edge.delta) * size + edge.index])
         if len(own) > 1:
