@@ -42,6 +42,12 @@ def fork():
     )
 
 
+def test_memory_is_that_of_the_timeline():
+    plan, costs = fork()
+    simulation = Simulation(Scenario(plan, cpu(cores=2), costs)).play()
+    assert simulation.memory == simulation.timeline().memory != {}
+
+
 def test_two_streams_overlap_where_nothing_orders_them():
     plan, costs = fork()
     assert rows(simulate(plan, cpu(cores=2), costs, iterations=1)) == [("a", 0.0, 1.0), ("b", 0.0, 2.0), ("c", 2.0, 3.0)]

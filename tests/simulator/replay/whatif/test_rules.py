@@ -471,3 +471,10 @@ def test_every_rule_says_what_is_built_and_tried_of_it():
     for rule in rules():
         for text in (*rule.built, *rule.tried, *rule.bounds):
             assert parse(text.format(regex="gemm", speed="2x faster"))[0] is rule
+
+
+def test_a_change_of_durations_shares_the_rows():
+    edited = apply_rules(PLAIN, ["kernel:/gemm/ 2x faster"])[0]
+    assert edited.rows is PLAIN.rows
+    assert [task.body.duration_s for task in edited.tasks] == edited.durations_s == [1.0, 2.0, 1.0, 2.0, 1.0, 2.0]
+    assert PLAIN.durations_s == [1.0, 4.0, 1.0, 2.0, 1.0, 4.0]
