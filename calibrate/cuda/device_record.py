@@ -139,6 +139,21 @@ class GpuMonitor:
         return f"the power cap held the SM clock{clock}{power}"
 
 
+class GroupMonitor:
+    """Watches several GPUs, by device name."""
+
+    def __init__(self, monitors: Mapping[str, GpuMonitor]):
+        self._monitors = monitors
+
+    def stop(self) -> Conditions:
+        """The conditions of all: each flag names its GPU, and the share that others took is the largest."""
+        each = {name: monitor.stop() for name, monitor in self._monitors.items()}
+        flags = tuple(f"{name}: {flag}" for name, own in each.items() for flag in own.flags)
+        shares = [own.busy_share for own in each.values() if own.busy_share is not None]
+        capped = "; ".join(f"{name}: {own.power_cap}" for name, own in each.items() if own.power_cap)
+        return Conditions(flags, max(shares, default=None), capped)
+
+
 def throttle_words(reasons: int) -> list[str]:
     """The reasons for throttling in the bits, in words."""
     return [words for bit, words in THROTTLE.items() if reasons & bit]

@@ -11,7 +11,7 @@ import torch
 
 from calibrate.cuda.bench import Bench, Effort, objects_kept, stalled, wait
 from calibrate.cuda.contention import Sizes, learn_contention
-from calibrate.cuda.device_record import Conditions, DeviceRecord, GpuMonitor, describe_gpu, gpu_identity
+from calibrate.cuda.device_record import Conditions, DeviceRecord, GpuMonitor, GroupMonitor, describe_gpu, gpu_identity
 from calibrate.cuda.host import (
     HostYardstick,
     TinyOps,
@@ -366,9 +366,12 @@ class GpuTestbed(Testbed):
     def monitor(self) -> Monitor:
         return self.gpu_monitor()
 
-    def gpu_monitor(self) -> GpuMonitor:
-        """One that also watches the speed of the host."""
-        return GpuMonitor(self._uuid, host_slowdown=self._host.slowdown)
+    def gpu_monitor(self) -> GpuMonitor | GroupMonitor:
+        """One of all GPUs, which also watches the speed of the host."""
+        own = GpuMonitor(self._uuid, host_slowdown=self._host.slowdown)
+        if not self._others:
+            return own
+        return GroupMonitor({"cuda:0": own} | {f"cuda:{n}": GpuMonitor(getattr(gpu, "uuid", "")) for n, gpu in enumerate(self._others, 1)})
 
     def plain_loop(self, job: Job, built: Built, same_masks: bool) -> GpuLoop:
         """Plain PyTorch in this process: on a GPU neither the threads of our workers nor our allocator's settings matter to it."""

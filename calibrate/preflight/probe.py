@@ -14,7 +14,7 @@ import torch
 
 from calibrate.cuda.bench import Effort, wait
 from calibrate.cuda.contention import Sizes
-from calibrate.cuda.device_record import Conditions, DeviceRecord, GpuMonitor, describe_gpu, gpu_identity
+from calibrate.cuda.device_record import Conditions, DeviceRecord, GpuMonitor, GroupMonitor, describe_gpu, gpu_identity
 from calibrate.cuda.rates import EDGE
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.cuda.transfers import SIZES
@@ -273,7 +273,7 @@ class ProbeTestbed(GpuTestbed):
 class _FlagCollector:
     """A monitor that adds the flags of another monitor to a list."""
 
-    monitor: GpuMonitor
+    monitor: GpuMonitor | GroupMonitor
     flags: list[str]
 
     def stop(self) -> Conditions:

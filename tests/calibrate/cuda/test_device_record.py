@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from calibrate.cuda.device_record import Conditions, DeviceRecord, GpuMonitor, gpu_identity
+from calibrate.cuda.device_record import Conditions, DeviceRecord, GpuMonitor, GroupMonitor, gpu_identity
 from executors.cuda.driver import GpuFacts
 from tests.support.nvml import Nvml
 
@@ -114,6 +114,16 @@ def test_a_host_at_half_its_speed_disturbs(slowdowns, flags):
     """Every step that waits for its host takes longer then, whatever the GPU does."""
     conditions = GpuMonitor(nvml=Nvml(), host_slowdown=iter(slowdowns).__next__).stop()
     assert (conditions.flags, conditions.rejected) == (flags, bool(flags))
+
+
+def test_several_gpus_are_watched_by_name():
+    quiet, throttled = Nvml(), Nvml()
+    monitor = GroupMonitor({"cuda:0": GpuMonitor(nvml=quiet), "cuda:1": GpuMonitor(nvml=throttled)})
+    throttled.reasons = 0x40
+    conditions = monitor.stop()
+    assert conditions.flags == ("cuda:1: throttled by a hardware thermal slowdown",)
+    assert (conditions.rejected, conditions.busy_share) == (True, 0.0)
+    assert GroupMonitor({"cuda:0": GpuMonitor(nvml=quiet)}).stop() == Conditions((), busy_share=0.0)
 
 
 def test_an_idle_start_is_no_drift():
