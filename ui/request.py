@@ -6,6 +6,7 @@ Imports nothing heavy: the command line and the app's first page load it.
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from simulator.predict.answers import Answers
     from simulator.predict.forecast import Forecast
     from simulator.predict.target import Target
+    from simulator.predict.usual import Usual
 
 #: How the choice of a stored profile begins among the machines: "profile cpu-amd-epyc-2.json".
 PROFILE = "profile "
@@ -107,8 +109,11 @@ class JobRequest:
         None, "Side of the image, or tokens of a sequence, of a built-in model: --model llama3:8b --seq 4096. Default: the model's own.",
         JOB, also="seq", label="Image size, or length of a sequence", empty="the model's own", words="input size {}".format,
     )  # fmt: skip
-    optimizer: str = _option("momentum", "NAME[:for|foreach|fused], such as adam:fused.", JOB, label="Optimizer", words=str, always=True)
-    form: str = _option("foreach", group=JOB, label="Form of the update")
+    optimizer: str | None = _option(
+        None, "NAME[:for|foreach|fused], such as adam:fused. Default: momentum; of a language model on several GPUs, adamw:fused.", JOB,
+        label="Optimizer", words=str, always=True,
+    )  # fmt: skip
+    form: str | None = _option(None, group=JOB, label="Form of the update")
     lr: float | None = _option(None, "Learning rate; by default, the optimizer's own.", JOB, rare=True)
     clip_norm: float | None = _option(
         None, "Clip gradients to this global norm.", JOB, label="Clip gradients to the norm", empty="no clipping",
@@ -125,18 +130,20 @@ class JobRequest:
         JOB, label="Mean of the loss", words="mean over the {}".format,
         about="batch: one mean over all targets that are not skipped", rare=True,
     )  # fmt: skip
-    precision: str = _option(
-        "default",
+    precision: str | None = _option(
+        None,
         "default (PyTorch's own: on GPUs with TF32, convolutions use it), fp32, tf32, bf16, mixed (a bf16 copy of fp32 parameters"
-        " computes), amp (autocast to bf16), amp-fp16 (to fp16, loss scaled) or fp64.",
+        " computes), amp (autocast to bf16), amp-fp16 (to fp16, loss scaled) or fp64. Of a language model on several GPUs, amp unless"
+        " stated.",
         JOB, label="Precision", about="amp: autocast to bf16, as users run it",
         words=lambda value: "default precision" if value == "default" else value, always=True,
     )  # fmt: skip
-    checkpoint: str = _option(
-        "none",
+    checkpoint: str | None = _option(
+        None,
         "Activation checkpointing: none, full (each block keeps what it reads), selective (and attention and every second product), or"
-        " budget:SIZE, such as budget:70GiB, for the activations of a microbatch.",
-        JOB, "KIND", label="Activation checkpointing", words="checkpointing {}".format,
+        " budget:SIZE, such as budget:70GiB, for the activations of a microbatch. Default: none; of a language model on several GPUs, the"
+        " least with which a step fits.",
+        JOB, "KIND", label="Activation checkpointing", empty="the least that fits", words="checkpointing {}".format,
         about="none, full, selective, or budget:SIZE such as budget:70GiB: backward repeats forward ops instead of keeping their results",
     )  # fmt: skip
     attention: str = _option(
@@ -178,14 +185,72 @@ class JobRequest:
     strategies: tuple[str, ...] = _option((), flag="strategy")
     tries: tuple[str, ...] = _option((), flag="try", words=lambda texts: "trying " + ", ".join(texts))
 
+    @property
+    def gpus(self) -> int:
+        """How many GPUs its plans use; 0 on a CPU, and of a profile or a GPU of this machine the number that is stated or started."""
+        from executors.distributed.ranks import launched
+        from simulator.machine.presets import THIS_CPU, device_count, machine_names
+
+        if (self.partition or 1) > 1:
+            return 1
+        with suppress(SchedcastError):  # of a number of GPUs that no machine has, which its target refuses
+            if self.profile is None and self.machine != THIS_CPU and (self.machine in machine_names() or device_count(self.machine) > 1):
+                return self.devices or device_count(self.machine)
+        if not self.device.startswith("cuda"):
+            return 0
+        ranks = launched()
+        return self.devices or (1 if ranks is None else ranks.world)
+
+    @property
+    def usual(self) -> "Usual":
+        """What the job has unless the request states something else."""
+        from simulator.predict.usual import usual_of
+
+        return usual_of(self.model, self.machine, self.gpus)
+
+    @property
+    def settled(self) -> "JobRequest":
+        """The same request with what is `usual` in place of what it does not state. A stated optimizer has PyTorch's form by default."""
+        from simulator.predict.usual import PLAIN
+
+        usual = self.usual
+        missing = {each.name: getattr(usual, each.name) for each in fields(usual) if getattr(self, each.name) in (None, ())}
+        if self.optimizer is not None and "form" in missing:
+            missing["form"] = PLAIN.form
+        return replace(self, **missing)
+
+    @property
+    def brief(self) -> "JobRequest":
+        """The same request without what is usual for it, so that it asks for the same job."""
+        usual, own = self.usual, self.settled
+        same: dict[str, Any] = {name: None for name in ("precision", "checkpoint") if getattr(own, name) == getattr(usual, name)}
+        if (own.optimizer, own.form) == (usual.optimizer, usual.form):
+            same |= dict.fromkeys(("optimizer", "form"))
+        return replace(self, **same)
+
+    @property
+    def unstated(self) -> dict[str, str | None]:
+        """What the answer to the request says of it: by option, what it does not state and no other job has; empty of other jobs."""
+        from simulator.predict.usual import PLAIN
+
+        usual = self.usual
+        if usual == PLAIN:
+            return {}
+        values = {
+            "strategy": (self.strategies, usual.strategies[0]),
+            "precision": (self.precision, usual.precision),
+            "optimizer": (self.optimizer or self.form, f"{usual.optimizer}:{usual.form}"),
+            "checkpoint": (self.checkpoint, usual.checkpoint),
+        }
+        return {name: value for name, (stated, value) in values.items() if not stated}
+
     def stated(self) -> Iterator[tuple[Option, Any, bool]]:
         """The options that a command line and a link state, each with its value and whether that is the default."""
+        own, brief = self.settled, self.brief
         for option in LINKED:
-            value = getattr(self, option.name)
-            usual = value == option.default
-            if option.name == "optimizer":
-                value, usual = f"{value}:{self.form}", usual and self.form == JobRequest.form
-            yield option, value, usual
+            value = getattr(self if option.name == "strategies" else own, option.name)
+            usual = getattr(brief, option.name) == option.default
+            yield option, f"{own.optimizer}:{own.form}" if option.name == "optimizer" else value, usual
 
     @property
     def words(self) -> list[str]:
@@ -244,10 +309,12 @@ class JobRequest:
         job: "Job",
         target: "Target",
         runs: bool = False,
-        known: "Callable[[str], Forecast | Refusal] | None" = None,
+        known: "Callable[[Job, str], Forecast | Refusal] | None" = None,
         only: Sequence[str] = (),
     ) -> "Answers":
-        """What every interface answers: the requested strategies, for `job()` on its `target`.
+        """What every interface answers: the requested strategies, or the usual ones, for `job()` on its `target`.
+
+        If the request states no checkpointing where the least that fits is usual, the answers' job has that.
 
         `only`: these instead of all. `runs` and `known` are those of the function of the same name. Raises SchedcastError for an option of
         `settings` that no requested strategy has.
@@ -255,17 +322,22 @@ class JobRequest:
         from simulator.predict.answers import answers
         from simulator.strategies import registry as strategies
 
-        shared = self.shared
-        strategies.check_shared(self.strategies or strategies.names(), shared)
-        return answers(job, only or self.strategies, target, shared, runs, known)
+        shared, asked = self.shared, self.settled.strategies
+        strategies.check_shared(asked or strategies.names(), shared)
+        return answers(job, only or asked, target, shared, runs, known, self.unstated)
 
     def job(self, machines: Sequence[str] = ()) -> "Job":
-        """The job. `machines`: those that it is for, if it is not the request's. Raises SchedcastError for values that no job has."""
+        """The job, which repeats nothing in backward if the least checkpointing that fits is usual: `answers` has that.
+
+        `machines`: those that it is for, if it is not the request's. Raises SchedcastError for values that no job has.
+        """
         from simulator.machine.presets import device_count
         from simulator.model.job import Job
         from simulator.model.usual_batch import usual_batch
 
-        values = {each.name: getattr(self, each.name) for each in fields(Job) if hasattr(self, each.name)}
+        own = self.settled
+        values = {each.name: getattr(own, each.name) for each in fields(Job) if hasattr(own, each.name)}
+        values["checkpoint"] = own.checkpoint or Job.checkpoint
         if self.batch is None:
             known = [name for name in machines or [self.machine] if name and profile_named(name) is None]
             count = self.devices or self.partition or max(map(device_count, known), default=1)
@@ -320,10 +392,10 @@ DECLARED = tuple(replace(each.metadata["option"], name=each.name, kind=each.type
 LINKED = tuple(option for option in DECLARED if option.name != "form")
 
 
-def optimizer_and_form(text: str) -> dict[str, str]:
+def optimizer_and_form(text: str) -> dict[str, Any]:
     """The fields that NAME[:for|foreach|fused] gives."""
     name, _, form = text.partition(":")
-    return {"optimizer": name, "form": form or JobRequest.form}
+    return {"optimizer": name, "form": form or "foreach"}
 
 
 def machine_named(machine: str | None, profile: Path | None) -> str:

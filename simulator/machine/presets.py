@@ -75,6 +75,12 @@ def device_count(name: str) -> int:
     return 1 if entry is None else entry.count
 
 
+def precisions_of(name: str) -> frozenset[str]:
+    """The precisions in which the GPUs of the preset called `name` multiply at a rate of their own; none of any other machine."""
+    entry = _entry(name)
+    return frozenset() if entry is None else frozenset(data().gpus[entry.gpu].peak_flops)
+
+
 def load_machine(
     name: str,
     profile: Profile | None = None,

@@ -15,6 +15,7 @@ from simulator.predict.forecast import NONE, Forecast, answer
 from simulator.predict.intervals import Interval, faster_probability, speedup_interval
 from simulator.predict.largest_batch import Fitting, fitting
 from simulator.predict.target import Target, plain_loops, references
+from simulator.predict.usual import least_checkpoint
 from simulator.predict.waterfall import waterfall
 from traces.documents.comparison import BASELINE, PYTORCH, Prediction
 from traces.documents.predictions import Place, Predictions
@@ -27,7 +28,8 @@ from traces.process import gc_paused
 class Answers:
     """A job on a target, and by the text of each strategy its forecast, or why there is none. `shared`: options of every strategy.
 
-    `asked`: the strategies that were requested; those that they are compared with have forecasts too.
+    `asked`: the strategies that were requested; those that they are compared with have forecasts too. `usual`: by the name of the option,
+    the values that the job has because nobody stated them (`predict.usual`), except for those of `Job`.
     """
 
     job: Job
@@ -35,6 +37,7 @@ class Answers:
     forecasts: Mapping[str, Forecast | Refusal]
     shared: Mapping[str, str] = field(default_factory=dict)
     asked: tuple[str, ...] = ()
+    usual: Mapping[str, str] = field(default_factory=dict)
     _fitting: dict[str, Fitting] = field(default_factory=dict, init=False, repr=False, compare=False)
     _predictions: dict[str, Prediction] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -67,9 +70,15 @@ class Answers:
     @property
     def table(self) -> tuple[str, ...]:
         """The strategies that a table of a single job has: the `rows`; the only requested one stands below what it is compared with."""
-        if len(self.asked) != 1:
-            return self.rows()
-        return tuple(dict.fromkeys([*references(self.target.machine), BASELINE, *self.asked]))
+        every = self.rows() if len(self.asked) != 1 else dict.fromkeys([*references(self.target.machine), BASELINE, *self.asked])
+        return tuple(text for text in every if text not in self.too_large)
+
+    @cached_property
+    def too_large(self) -> dict[str, Forecast]:
+        """What was not requested and does not fit, on several devices, if something that was requested fits: no table needs it."""
+        if len(self.target.machine.devices) < 2 or not any(text in self.known and self.known[text].fits for text in self.asked):
+            return {}
+        return {text: own for text, own in self.known.items() if text not in self.asked and not own.fits}
 
     @property
     def place(self) -> Place:
@@ -116,7 +125,8 @@ class Answers:
         if text not in self._predictions:
             precision = self.target.costs.shown_precision(self.job.precision)
             baseline, plain = self.known.get(BASELINE), self.known.get(PYTORCH)
-            self._predictions[text] = prediction(self.forecast(text), baseline, precision, plain, tokens_of(self.job) or 0)
+            own = prediction(self.forecast(text), baseline, precision, plain, tokens_of(self.job) or 0)
+            self._predictions[text] = own.model_copy(update={"usual": dict(self.usual)})
         return self._predictions[text]
 
     def fitted(self, text: str) -> Prediction:
@@ -134,18 +144,32 @@ def answers(
     target: Target,
     shared: Mapping[str, str] = NONE,
     runs: bool = False,
-    known: Callable[[str], Forecast | Refusal] | None = None,
+    known: Callable[[Job, str], Forecast | Refusal] | None = None,
+    usual: Mapping[str, str | None] = NONE,
 ) -> Answers:
     """Forecast every strategy of `texts` (`NAME[:option=value,...]`).
 
     The `references` and the baseline come first, whether or not they are requested; without strategies, the `plain_loops` follow. `runs`:
-    as in `answer`. `known`: returns the stored forecast of a strategy, if forecasts are cached.
+    as in `answer`. `known`: returns the stored forecast of a job's strategy, if forecasts are cached. `usual`: as in `Answers`; its
+    `checkpoint` is None for the least with which a strategy fits.
     """
     asked = tuple(dict.fromkeys(texts))
-    predict = known or (lambda text: answer(job, text, target, shared, runs))
+    made: dict[tuple[Job, str], Forecast | Refusal] = {}
+
+    def predict(own: Job, text: str) -> Forecast | Refusal:
+        if known is not None:
+            return known(own, text)
+        if (own, text) not in made:
+            made[own, text] = answer(own, text, target, shared, runs)
+        return made[own, text]
+
     with gc_paused():  # once for all strategies: each end of a pause walks the heap
-        every = dict.fromkeys([*references(target.machine), BASELINE, *(asked or plain_loops(target.machine))])
-        return Answers(job, target, {text: predict(text) for text in every}, shared, asked)
+        wanted = asked or plain_loops(target.machine)
+        if "checkpoint" in usual and usual["checkpoint"] is None:
+            job = least_checkpoint(job, wanted, predict)
+        every = dict.fromkeys([*references(target.machine), BASELINE, *wanted])
+        stated = {name: job.checkpoint if value is None else value for name, value in usual.items()}
+        return Answers(job, target, {text: predict(job, text) for text in every}, shared, asked, stated)
 
 
 def paired_interval(baseline: Forecast, other: Forecast) -> Interval:
@@ -225,6 +249,7 @@ def prediction(
         unused_devices=len(given) - used,
         tokens=tokens,
         devices_used=used,
+        too_large=tuple(dict.fromkeys(each.plan.strategy for each in compared if not each.fits)),
     )
 
 

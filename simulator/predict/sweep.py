@@ -75,7 +75,7 @@ def outcome(strategy: str, at: tuple[float, ...], prediction: Prediction) -> Out
         Step(step_s=prediction.step_s, interval_s=prediction.interval_s),
         _allocated(closest) if closest is not None else max((use.peak_bytes for use in prediction.devices), default=None),
         prediction.fits,
-        prediction.speedup if prediction.against_pytorch is None else prediction.against_pytorch,
+        prediction.compared_by[prediction.compared_with][0],
         gains={rival: gain for rival, gain in gains.items() if gain is not None and prediction.strategy != PYTORCH},
         at_limit=prediction.is_at_limit,
     )

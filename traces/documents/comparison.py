@@ -110,7 +110,9 @@ class Prediction(Document, Step):
     documents without this field. `shown`: how many of the step's microbatches the timeline and the plan show; empty for all.
     `assumed`: assumptions about what the user has not specified. `loss`: how the loss differs from that of the whole batch, if it does.
     `tokens`: those of a step; 0 if the model reads no rows of tokens. `devices_used`: how many devices the plan uses, also if it shows
-    only one, which represents all; 0 in older documents without this field.
+    only one, which represents all; 0 in older documents without this field. `usual`: by the name of the option, what the job has because
+    nobody stated it, and people train such models with it. `too_large`: the strategies, this one's or those that it is compared with,
+    that do not fit in memory: nobody is faster than a loop that cannot run.
     """
 
     schema_name = "schedcast.prediction/1"
@@ -154,6 +156,8 @@ class Prediction(Document, Step):
     loss: str = ""
     tokens: int = Field(default=0, ge=0)
     devices_used: int = Field(default=0, ge=0)
+    usual: dict[str, str] = {}
+    too_large: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _explains_a_difference(self) -> Self:
@@ -163,12 +167,12 @@ class Prediction(Document, Step):
 
     @property
     def gain_over_pytorch(self) -> Gain | None:
-        """The gain over plain PyTorch; None for plain PyTorch itself, or if it was not predicted."""
+        """The gain over plain PyTorch; None for plain PyTorch itself, or if it was not predicted or does not fit."""
         return None if self.strategy == PYTORCH else self._gain(self.against_pytorch, self.against_pytorch_interval, PYTORCH)
 
     @property
     def gain_over_baseline(self) -> Gain | None:
-        """The gain over the baseline; None for the baseline itself, or if it was not predicted."""
+        """The gain over the baseline; None for the baseline itself, or if it was not predicted or does not fit."""
         return None if self.strategy == BASELINE else self._gain(self.speedup, self.speedup_interval, BASELINE)
 
     @property
@@ -184,12 +188,21 @@ class Prediction(Document, Step):
         return BASELINE if self.against_pytorch is None else PYTORCH
 
     @property
+    def compared_by(self) -> dict[str, tuple[float | None, tuple[float, float] | None]]:
+        """How many times as fast it is as plain PyTorch and as the baseline, each with its interval; None over one that does not fit."""
+        every = {
+            PYTORCH: (self.against_pytorch, self.against_pytorch_interval),
+            BASELINE: (self.speedup, self.speedup_interval),
+        }
+        return {name: (None, None) if name in self.too_large else own for name, own in every.items()}
+
+    @property
     def is_at_limit(self) -> bool:
         """Whether the plan fits with so little memory left that its step time is uncertain."""
         return self.fits and self.strategy in self.at_limit
 
     def _gain(self, factor: float | None, interval: tuple[float, float] | None, other: str) -> Gain | None:
-        if factor is None:
+        if factor is None or other in self.too_large:
             return None
         return gain(factor, interval, measured_share=self.measured_share, at_limit=not {self.strategy, other}.isdisjoint(self.at_limit))
 

@@ -5,6 +5,7 @@ Tools read only the traces that they are given, and run only models by name and 
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,8 +73,8 @@ def tools(models: list[str]) -> list[Callable[..., str]]:
         machine: str,
         batch: int | None = None,
         strategies: list[str] | None = None,
-        optimizer: str = "momentum",
-        precision: str = "default",
+        optimizer: str | None = None,
+        precision: str | None = None,
         image_size: int | None = None,
         devices: int | None = None,
         memory_limit_gb: float | None = None,
@@ -85,12 +86,11 @@ def tools(models: list[str]) -> list[Callable[..., str]]:
         `names`). strategies: NAME or NAME:option=value, such as turbodl, backward-fusion, gpipe; plain PyTorch is always there.
         image_size: the side of an image, or the length of a sequence. scale: factors of the machine's figures, such as {"memory": 2}.
         """
-        named = optimizer_and_form(optimizer)
         request = JobRequest(
-            model, batch, image_size, named["optimizer"], named["form"], precision=precision, machine=machine,
+            model, batch, image_size, precision=precision, machine=machine,
             devices=devices, memory_limit=memory_limit_gb, strategies=tuple(strategies or ()),
         )  # fmt: skip
-        answer = asked(request)
+        answer = asked(request if optimizer is None else replace(request, **optimizer_and_form(optimizer)))
         return repr(answer.what_if(**scale) if scale else answer)
 
     def search(model: str, machine: str, batch: int | None = None, memory_limit_gb: float | None = None, devices: int | None = None) -> str:

@@ -33,7 +33,15 @@ from ui.api.timelines import ShownTimeline
 from ui.commands.predicting import print_normal
 from ui.present.blocks import Table
 from ui.present.labels import no_verdict_words, strategy_name
-from ui.present.predictions import fit_words, memory_words, prediction_label, prediction_table, prediction_words
+from ui.present.predictions import (
+    fit_words,
+    memory_words,
+    prediction_label,
+    prediction_table,
+    prediction_words,
+    too_large_words,
+    usual_words,
+)
 from ui.present.terminal import show
 from ui.request import JobRequest, optimizer_and_form
 from ui.service.cautions import measured_here
@@ -261,10 +269,14 @@ class Predicted(Shown):
         of = "" if self.chosen == PYTORCH else f", {prediction_label(own)}"
         where = f"{self.job.model.removeprefix(LIVE)}, batch {self.job.batch}, on {self.target.machine.name}{of}"
         line(f"{where}: {units.duration(own.step_s, own.interval_s)}, {memory_words(own)}", "bold" if own.fits else "bold red")
+        for words in usual_words([own]):
+            line(words)
         for words in (*no_verdict_words([own.measured_share], here), *fit_words(own)):
             line(words, "yellow")
         known = [self.answers.prediction(text) for text in self.answers.table if text in self.answers.known]
         show(console, prediction_table(known, here))
+        for words in too_large_words(self.answers.too_large):
+            line(f"- {words}")
         line("")
         slowest = [
             {"slowest layers": name, "ms": units.ms(s), "share": units.percent(s / own.step_s, signed=False)}
@@ -345,7 +357,7 @@ def around(job: Job) -> Any:
 def _optimizer(given: Any) -> dict[str, Any]:
     """The fields of a job for an optimizer: NAME[:for|foreach|fused], or one of PyTorch's with its form and learning rate."""
     if given is None or isinstance(given, str):
-        return optimizer_and_form(given or JobRequest.optimizer)
+        return optimizer_and_form(given) if given else {}
     kind = next((OPTIMIZERS[base.__name__] for base in type(given).__mro__ if base.__name__ in OPTIMIZERS), None)
     if kind is None:
         known = ", ".join(OPTIMIZERS)

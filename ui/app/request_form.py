@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from streamlit.delta_generator import DeltaGenerator
 
 from simulator.machine.scaled import ABOUT, AS_IT_IS, scale_of
+from simulator.predict.usual import Usual
 from simulator.strategies import registry as strategies
 from traces import units
 from traces.errors import SchedcastError, UnknownNameError
@@ -18,7 +19,7 @@ from traces.units import read_integer, read_number
 from ui.app.links import OPTIONS, request_fields
 from ui.app.model import EXAMPLE, first_query
 from ui.app.share_parts import check_link, opened_by_link, refuse_link
-from ui.app.state import LONE_SURROGATE, MOST, factor, number, quantity, select, several, text
+from ui.app.state import DEFAULT_OF, LONE_SURROGATE, MOST, factor, number, quantity, select, several, text
 from ui.present.labels import markdown_escaped, model_name, option_value
 from ui.request import DECLARED, DEVICES, FILES, JOB, JobRequest, Option, start_models
 from ui.service import jobs
@@ -176,7 +177,8 @@ def put_fields(given: Mapping[str, Any], choices: Choices) -> None:
     """
     refuse_link(_not_offered(given, choices))
     names = {option.widget: option.name for option in DECLARED if not option.several}
-    for key in [key for key in st.session_state if key in names or key == "strategies" or str(key).startswith("option ")]:
+    shown = {*names, "strategies"}
+    for key in [key for key in st.session_state if str(key).removeprefix(DEFAULT_OF) in shown or str(key).startswith("option ")]:
         del st.session_state[key]
     for key in (key for key, name in names.items() if name in given):
         st.session_state[key] = given[names[key]]
@@ -209,24 +211,25 @@ def request_ui(every: bool = False) -> JobRequest:
     model = select(st, "Model", choices["model"], "model", words=_short)
     batch = _batch_ui()
     machine = _machine_ui(choices)
+    usual = usual_of_machine(model, machine)
     about = st.container()
     if every:
         texts = tuple(several(st, "Strategies", choices["strategies"], "searched strategies", (), placeholder="all"))
     else:
         every_name = choices["strategies"]
-        usual = [name for name in EXAMPLE.strategies if name in every_name] or every_name[:2]
-        strategies = several(st, "Strategies", every_name, "strategies", usual)
+        first = [name for name in usual.strategies or EXAMPLE.strategies if name in every_name] or every_name[:2]
+        strategies = several(st, "Strategies", every_name, "strategies", first)
         texts = tuple(options_ui(strategy) for strategy in strategies)
-    job = _group_ui("Job", JOB, choices)
+    job = _group_ui("Job", JOB, choices, usual)
     devices = st.empty()
-    place = _group_ui("Placement", DEVICES, choices)
+    place = _group_ui("Placement", DEVICES, choices, usual)
     request = JobRequest(model, batch, **job, **place, machine=machine, strategies=texts)
     try:
         facts = jobs.facts(request)
     except SchedcastError:
         facts = MachineFacts(1, {})  # the answers say what is wrong
     _about_ui(about, facts)
-    request = replace(request, devices=_devices_ui(devices, facts), scale=_figures_ui(facts))
+    request = replace(request, devices=_devices_ui(devices, facts), scale=_figures_ui(facts)).brief
     check_link(request)
     if not texts and not every:
         raise SchedcastError("no strategy chosen; choose at least one")
@@ -267,21 +270,31 @@ def _batch_ui() -> int:
     return batch
 
 
-def _group_ui(title: str, group: str, choices: Choices) -> dict[str, Any]:
-    """The fields of a group that have an ordinary control, as it says now."""
+def usual_of_machine(model: str, machine: str) -> Usual:
+    """What is usual for a model on a machine, on the devices that the user chose of it before."""
+    kept, most = st.session_state.get("devices"), JobRequest(model, machine=machine).gpus
+    return JobRequest(model, machine=machine, devices=kept if isinstance(kept, int) and 1 <= kept < most else None).usual
+
+
+def _group_ui(title: str, group: str, choices: Choices, usual: Usual) -> dict[str, Any]:
+    """The fields of a group that have an ordinary control, as it says now. `usual`: what they are at first."""
     with st.expander(title):
-        return {option.name: _control_ui(option, choices) for option in DECLARED if option.group == group and option.label}
+        return {
+            option.name: _control_ui(option, choices, getattr(usual, option.name, option.default))
+            for option in DECLARED
+            if option.group == group and option.label
+        }
 
 
-def _control_ui(option: Option, choices: Choices) -> Any:
+def _control_ui(option: Option, choices: Choices, default: Any) -> Any:
     offered, key, about = choices.get(option.name), option.widget, option.about
     if offered is not None:
-        return select(st, option.label, offered, key, help=about)
+        return select(st, option.label, offered, key, default if default in offered else None, help=about)
     if option.read is read_integer:
         return number(st, option.label, key, option.default, option.empty, help=about) or option.default
     if option.read is read_number:
         return quantity(st, option.label, key, option.empty, help=about)
-    return text(st.text_input, option.label, key, option.default, help=about).strip() or option.default
+    return text(st.text_input, option.label, key, default or "", placeholder=option.empty, help=about).strip() or option.default
 
 
 def _devices_ui(place: DeltaGenerator, facts: MachineFacts) -> int | None:

@@ -15,6 +15,8 @@ Place = DeltaGenerator | ModuleType
 MOST = 2**53 - 1
 #: Half of a character: such a text cannot be sent to a browser.
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+#: The prefix of the keys of the defaults that widgets had.
+DEFAULT_OF = "default of "
 #: The prefixes of keys whose state is not stored: buttons, whose state cannot be set (those that Streamlit gives the buttons of forms, and
 #: ours), and components, whose events would happen again.
 _NOT_KEPT = ("FormSubmitter:", BUTTON := "button ", COMPONENT := "component ")
@@ -27,6 +29,17 @@ def keep_widgets() -> None:
             st.session_state[key] = st.session_state[key]
 
 
+def _begin(key: str, default: Any, usable: bool) -> None:
+    """Set the widget called `key` to its default: at first, in place of what is not `usable`, and as long as the user chose nothing else.
+
+    A default may change: as long as the widget has the one before, it follows.
+    """
+    unchosen = f"{DEFAULT_OF}{key}"
+    if key not in st.session_state or not usable or st.session_state[key] == st.session_state.get(unchosen):
+        st.session_state[key] = default
+    st.session_state[unchosen] = default
+
+
 def select(
     place: Place,
     label: str,
@@ -37,10 +50,7 @@ def select(
     **how: Any,
 ) -> Choice:
     """The choice in a select box called `key`: `default` (or the first) until another is chosen, and when that one no longer exists."""
-    default, unchosen = choices[0] if default is None else default, f"default of {key}"
-    if st.session_state.get(key) not in choices or st.session_state[key] == st.session_state.get(unchosen):
-        st.session_state[key] = default
-    st.session_state[unchosen] = default
+    _begin(key, choices[0] if default is None else default, st.session_state.get(key) in choices)
     return place.selectbox(label, choices, format_func=words, key=key, **how)
 
 
@@ -71,14 +81,15 @@ def factor(place: Place, label: str, key: str, steps: Sequence[float], words: Ca
 def text(draw: Callable[..., str], label: str, key: str, default: str = "", **how: Any) -> str:
     """The text in a box called `key` that `draw` draws, `text_input` or `text_area`. `default` at first, and instead of what is no text."""
     kept = st.session_state.get(key, default)
-    st.session_state[key] = kept if isinstance(kept, str) and not LONE_SURROGATE.search(kept) else default
+    _begin(key, default, isinstance(kept, str) and not LONE_SURROGATE.search(kept))
     return draw(label, key=key, **how)
 
 
 def several(place: Place, label: str, choices: Sequence[str], key: str, default: Sequence[str], **how: Any) -> list[str]:
     """The choices that the user has picked in a box called `key`, `default` at first. Those that no longer exist are dropped."""
     kept = st.session_state.get(key, default)
-    st.session_state[key] = [choice for choice in choices if choice in kept] if isinstance(kept, list | tuple) else list(default)
+    _begin(key, list(default), isinstance(kept, list | tuple))
+    st.session_state[key] = [choice for choice in choices if choice in st.session_state[key]]
     return place.multiselect(label, choices, key=key, **how)
 
 

@@ -112,7 +112,8 @@ def check_points(axes: Sequence[Axis]) -> None:
 
 
 def at_point(request: JobRequest, changed: Sequence[Parameter], at: tuple[float, ...]) -> JobRequest:
-    """A request with the parameters at the values `at`."""
+    """A request with the parameters at the values `at`. What it does not state is the same at all of them."""
+    request = request.settled
     for parameter, value in zip(changed, at, strict=True):
         request = parameter.change(request, value)
     return request

@@ -89,6 +89,22 @@ def _parameter(option: Option) -> inspect.Parameter:
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, about])
 
 
+#: The model without the name of its option, as in schedcast predict resnet50.
+_MODEL_WORD = inspect.Parameter(
+    "model_word",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[str | None, typer.Argument(metavar="MODEL", autocompletion=complete_models, help="The model, as --model.")],
+)
+
+
+def _model_of(word: str | None, option: str | None) -> str | None:
+    """The model that a command names by a word or by --model; None if it names none. Raises SchedcastError for two."""
+    if word is not None and option is not None and word != option:
+        raise SchedcastError(f"{word} and --model {option} both name a model; drop one of the two")
+    return option if word is None else word
+
+
 def _batches(batch: Option) -> Option:
     """--batch of a command that takes several."""
     about = batch.help.replace("together.", "together; several are compared.")
@@ -100,14 +116,16 @@ def takes_job(*, memory_limit: bool = True, several: bool = False, optional: boo
 
     Options that a command itself declares, such as --strategy, --machine, --profile and --scale, are only in the request.
     `memory_limit`: whether the command has --memory-limit. With `several`, --batch and --machine take several values, and the command
-    receives `requests: list[JobRequest]`, one machine after the other. With `optional`, a command without --model receives one without.
+    receives `requests: list[JobRequest]`, one machine after the other. The model may also be a word. With `optional`, it may not, and a
+    command without --model receives a request without one.
     --help hides the options of a job that are rarely needed and the command's own hidden ones; --help-all shows them.
     Options are listed in this order: model, the command's own required options, the other options of a job, the command's other options.
     """
     offered = [option for option in DECLARED if option.help and (memory_limit or option.name != "memory_limit")]
+    offered[0] = replace(offered[0], default="")
+    words = [] if optional else [_MODEL_WORD]
     if optional:
         offered = [replace(option, rare=option.name not in ("model", "batch")) for option in offered]
-        offered[0] = replace(offered[0], default="")
     shared = [_parameter(_batches(option) if several and option.name == "batch" else option) for option in offered]
 
     def decorate(command: Callable) -> Callable:
@@ -116,7 +134,7 @@ def takes_job(*, memory_limit: bool = True, several: bool = False, optional: boo
             for parameter in inspect.signature(command).parameters.values()
             if parameter.name not in _PASSED
         ]
-        listed = sorted([*shared, *own, _HELP_ALL], key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+        listed = sorted([*words, *shared, *own, _HELP_ALL], key=lambda parameter: parameter.default is not inspect.Parameter.empty)
 
         @functools.wraps(command)
         def with_job(**values: Any) -> None:
@@ -124,11 +142,15 @@ def takes_job(*, memory_limit: bool = True, several: bool = False, optional: boo
 
             del values["help_all"]
             given = {option.name: values.pop(option.name) for option in shared}
+            given["model"] = _model_of(values.pop("model_word", None), given["model"])
             no_model = given["model"] is None
+            if no_model and not optional:
+                raise SchedcastError("Missing option '--model'; give a model as in --model resnet50; schedcast models lists them")
             extra = [option.key for option in offered if given[option.name] not in (option.default, None, [])]
             if extra and no_model:
                 raise SchedcastError(f"--{extra[0]} is given without a model; add --model")
-            given |= {"model": given["model"] or "", "settings": tuple(given["settings"] or ()), **optimizer_and_form(given["optimizer"])}
+            given |= {"model": given["model"] or "", "settings": tuple(given["settings"] or ())}
+            given |= optimizer_and_form(given["optimizer"]) if given["optimizer"] else {}
             for name in _FIELDS.keys() & values.keys():
                 value = values.pop(name)
                 given[_FIELDS[name]] = value if name in ("host", "scale") else (value,) if isinstance(value, str) else tuple(value or ())

@@ -111,8 +111,9 @@ DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))
 def calibrate(request: JobRequest, output: Path | None, as_json: bool, wait_s: float = 0.0) -> None:
     """Measure the missing costs of the strategies' plans, by default of every strategy's default plan."""
     placement = request.placement()
-    testbed = testbed_for(placement, request.precision)
-    job = request.job().on(testbed.identity.kind)
+    stated = request.job()
+    testbed = testbed_for(placement, stated.precision)
+    job = stated.on(testbed.identity.kind)
     mode = testbed.mode  # the placement's, unless this machine cannot run plans in it
     chosen, shared = request.chosen(placement.plan_devices), request.shared
     profile, place = open_profile(output, True, testbed.identity)
@@ -168,8 +169,9 @@ def validate(
     Exit with 1 if results differ from plain PyTorch's, or if nothing ran.
     """
     placement = request.placement()
-    testbed = testbed_for(placement, request.precision)
-    job = request.job().on(testbed.identity.kind)
+    stated = request.job()
+    testbed = testbed_for(placement, stated.precision)
+    job = stated.on(testbed.identity.kind)
     chosen = request.chosen(placement.plan_devices)
     order = schedules.opened(schedule, request.strategies, request.shared)
     check_outputs({"--out": out and OutputFolder(out, REPORT), **order.outputs}, [*request.inputs, *order.inputs])

@@ -77,7 +77,7 @@ def predict(
     measured first (`at_once.measured_at_once`). `measured`: seconds of a step to compare with the prediction.
     """
     first, single = requests[0], len(requests) == 1
-    texts = list(dict.fromkeys(first.strategies))
+    texts = list(dict.fromkeys(first.settled.strategies if single else first.strategies))
     one = single and len(texts) == 1
     if timeline is not None and not one:
         raise SchedcastError(f"--timeline {timeline} takes one prediction; give one --strategy, one --batch and one --machine")
@@ -161,10 +161,12 @@ def _document(asked: Sequence[Answers], show_plan: bool, speed: Normal | None) -
 def _print_one(row: Row, show_plan: bool, speed: Normal | None) -> None:
     """Print the only prediction, below those of the user's own loops and of the baseline, and why they differ."""
     own, target, console = row.answers, row.answers.target, terminal()
+    print_lines(console, predictions.usual_words([row.prediction]), mark="")
     _print_no_verdict([row], console)
     print_lines(console, predictions.fit_words(row.prediction), "bold red", mark="")
     shown = [row.prediction if text == row.text else own.prediction(text) for text in own.table if text in own.known]
     show(console, predictions.prediction_table(shown, row.measured_here))
+    print_lines(console, predictions.too_large_words(own.too_large))
     print_lines(console, filter(None, [partition_words(target.machine), unmeasured_words([target.machine])]))
     if isinstance(baseline := own.forecasts[BASELINE], Refusal):
         print_lines(console, [f"There is no baseline to compare with: {baseline.words}"])
@@ -192,12 +194,14 @@ def _print_many(rows: Sequence[Row], asked: bool, details: bool, show_plan: bool
     would fit.
     """
     explained = asked or details or show_plan
-    predicted = [row for row in rows if row.refusal is None]
+    predicted = [row for row in rows if row.refusal is None and row.text not in row.answers.too_large]
     machines = {row.answers.target.machine.name: row.answers.target.machine for row in rows}
     console = terminal()
+    print_lines(console, predictions.usual_words([row.prediction for row in predicted]), mark="")
     _print_no_verdict(predicted, console)
     show(console, predictions_table([(row.answers.job.batch, row.answers.target.machine.name, row.prediction) for row in predicted]))
-    lines = [partition_words(machine) for machine in machines.values()]
+    lines = list(dict.fromkeys(line for row in predicted for line in predictions.too_large_words(row.answers.too_large)))
+    lines += [partition_words(machine) for machine in machines.values()]
     lines += assumed_words(predicted)
     lines.append(unmeasured_words(row.answers.target.machine for row in rows))
     lines += [f"{row.text}, {row.where}: {refusal.words}" for row in rows if (refusal := row.refusal) is not None]

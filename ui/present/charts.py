@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from simulator.predict.coverage import Judged, by_group, coverage
 from simulator.predict.waterfall import COMMUNICATION, CONTENTION, IDLE, LAUNCHES, UNEXPLAINED, WAITING, overlap_of
 from traces import units
-from traces.documents.comparison import Change, Comparison, Prediction, Validation, ValidationResult
+from traces.documents.comparison import BASELINE, PYTORCH, Change, Comparison, Prediction, Validation, ValidationResult
 from traces.documents.verdict import Gain
 from ui.present import labels
 from ui.present.blocks import Bar, Figure
@@ -216,7 +216,7 @@ def predictions_figure(predictions: Sequence[Prediction], names: Sequence[str]) 
 
 
 def _note(prediction: Prediction) -> str:
-    return units.speedup(prediction.against_pytorch, prediction.against_pytorch_interval) if prediction.fits else "does not fit"
+    return units.speedup(*prediction.compared_by[PYTORCH]) if prediction.fits else "does not fit"
 
 
 def _add_points(
@@ -319,9 +319,9 @@ def bars(
 
 
 def prediction_bars(prediction: Prediction) -> list[Bar]:
-    """The bars from the baseline to a strategy. Raises ValueError if it is not compared with the baseline."""
-    if prediction.baseline_step_s is None:
-        raise ValueError(f"{prediction.strategy} has no waterfall: the baseline was not predicted")
+    """The bars from the baseline to a strategy; none if it is not compared with the baseline, or that does not fit in memory."""
+    if prediction.baseline_step_s is None or not prediction.waterfall or BASELINE in prediction.too_large:
+        return []
     return bars("baseline", prediction.baseline_step_s, prediction.waterfall, strategy_name(prediction.strategy), prediction.step_s)
 
 
@@ -333,7 +333,7 @@ def measured_bars(result: ValidationResult) -> list[Bar]:
 
 def prediction_words(prediction: Prediction) -> list[str]:
     """Why a strategy is faster or slower than the baseline, in one sentence; none for the baseline itself."""
-    return [_sentence("The step", prediction_bars(prediction), BASELINES)] if prediction.waterfall else []
+    return [_sentence("The step", own, BASELINES)] if (own := prediction_bars(prediction)) else []
 
 
 def change_words(subject: str, before: str, before_s: float, changes: Sequence[Change], after: str, after_s: float) -> str:

@@ -7,11 +7,12 @@ from typing import Any
 
 from simulator.engine.memory.contents import AT_LIMIT_WORDS, fitting_words, holders_words, need_words, peak_words, shortfall_words
 from simulator.machine.presets import card_of
+from simulator.predict.forecast import Forecast
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_values
 from traces import units
 from traces.documents.base import Document
-from traces.documents.comparison import BASELINE, Prediction
+from traces.documents.comparison import BASELINE, PYTORCH, Prediction
 from traces.documents.predictions import Normal, PlacedPrediction, Predictions
 from traces.documents.timeline import Cause, CriticalSpan, Timeline
 from ui.present import charts
@@ -105,7 +106,7 @@ def explained(prediction: Prediction, here: bool = True, planned: Mapping[str, A
         *charts.prediction_words(prediction),
     ]
     title = f"From the baseline to {prediction_label(prediction)}"
-    drawn = [charts.waterfall(charts.prediction_bars(prediction), title)] if prediction.waterfall else []
+    drawn = [charts.waterfall(own, title)] if (own := charts.prediction_bars(prediction)) else []
     return [Sentences(words, listed=False), *drawn]
 
 
@@ -116,6 +117,33 @@ def verdict_line(prediction: Prediction) -> str:
     over = " over the baseline" if prediction.compared_with == BASELINE else ""
     judged = [] if prediction.gain is None else [f"{prediction.gain.text}{over}, {prediction.gain.verdict}"]
     return ", ".join([f"{prediction_label(prediction)}: {units.duration(prediction.step_s)}", *judged, memory_words(prediction)])
+
+
+#: What a value of an option is, in words that the option's name follows.
+_USUAL_VALUES = {"amp": "autocast to bf16", "amp-fp16": "autocast to fp16", "adamw:fused": "fused AdamW"}
+
+
+def usual_words(known: Sequence[Prediction]) -> list[str]:
+    """What nobody stated and people train such models with, each with the option that changes it; no sentence if there is nothing."""
+    said = []
+    for usual in {tuple(each.usual.items()): each.usual for each in known if each.usual}.values():
+        parts = [f"{_usual_value(name, value)} (--{name})" for name, value in usual.items()]
+        said.append(f"Not stated, so as language models are usually trained on several GPUs: {', '.join(parts)}.")
+    return said
+
+
+def _usual_value(name: str, value: str) -> str:
+    if name == "checkpoint":
+        return "no activation checkpointing, which fits" if value == "none" else f"{value} activation checkpointing, the least that fits"
+    return _USUAL_VALUES.get(value, value)
+
+
+def too_large_words(forecasts: Mapping[str, Forecast]) -> list[str]:
+    """What people run that was not requested and does not fit, with what it needs; no sentence if there is nothing."""
+    needs = {strategy_name(text): max(need.needed_bytes for need in own.memories) for text, own in forecasts.items() if text != BASELINE}
+    if not needs:
+        return []
+    return [f"Not compared with what does not fit: {', '.join(f'{name} (needs {units.memory(size)})' for name, size in needs.items())}."]
 
 
 def memory_words(prediction: Prediction) -> str:
@@ -241,9 +269,9 @@ def prediction_cells(prediction: Prediction, here: bool) -> dict[str, str]:
         "strategy": prediction_label(prediction),
         "step ms": units.ms(prediction.step_s),
         "90 % interval": units.interval(prediction.interval_s),
-        "against PyTorch": units.speedup(prediction.against_pytorch, prediction.against_pytorch_interval),
+        "against PyTorch": units.speedup(*prediction.compared_by[PYTORCH]),
         "verdict": verdict_cell(prediction.gain, prediction.compared_with),
-        "over baseline": units.speedup(prediction.speedup, prediction.speedup_interval),
+        "over baseline": units.speedup(*prediction.compared_by[BASELINE]),
         "busiest device": units.percent(busiest, signed=False),
         PEAK: units.memory(max((device.peak_bytes for device in prediction.devices), default=None)),
         COMMUNICATION: units.ms(prediction.exposed_transfer_s),
@@ -297,7 +325,14 @@ def prediction_table(predictions: Sequence[Prediction], here: bool = True) -> Ta
     rows = [folded_prediction(row) for row in prediction_rows(predictions, here)]
     empty = {COMMUNICATION: not any(each.exposed_transfer_s for each in predictions), MFU: not any(each.mfu for each in predictions)}
     rows = [{head: text for head, text in row.items() if not empty.get(head)} for row in rows]
+    rows = without_empty(rows, ("against PyTorch", "over baseline"))
     return Table(rows, ("strategy",), SPARE, styles={n: "red" for n, prediction in enumerate(predictions) if not prediction.fits})
+
+
+def without_empty(rows: Sequence[dict[str, str]], heads: Iterable[str]) -> list[dict[str, str]]:
+    """The rows without those of the columns `heads` in which none of them has a value."""
+    empty = {head for head in heads if all(row.get(head, units.NONE).strip(f"{units.NONE}\n") == "" for row in rows)}
+    return [{head: text for head, text in row.items() if head not in empty} for row in rows]
 
 
 def folded_prediction(cells: dict[str, str]) -> dict[str, str]:

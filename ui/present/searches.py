@@ -295,14 +295,25 @@ def cells(result: SearchResult) -> list[dict[str, str]]:
             "step over the best": units.speedup(plan.behind, plan.behind_interval) if ranked else units.NONE,
             "P(fastest)": units.percent(sum(own.probability for own in group), signed=False) if ranked else units.NONE,
             PEAK: _peak(plan),
-            **({"tokens/s": f"{result.tokens / plan.step_s:,.0f}", "MFU": units.percent(plan.mfu, signed=False)} if result.tokens else {}),
+            **({"tokens/s": _tokens(result, plan), "MFU": units.percent(plan.mfu, signed=False)} if result.tokens else {}),
             "lower bound ms": units.ms(plan.bound_s),
             "weights": "stale" if is_stale(plan) else "current",
         }
         if shown:
             row["measured ms"] = units.ms(known.get(plan.plan))
         rows.append(row)
-    return rows
+    if compared_fits(result):
+        return rows
+    return [{head: text for head, text in row.items() if head not in (AGAINST, "over baseline")} for row in rows]
+
+
+def compared_fits(result: SearchResult) -> bool:
+    """Whether what plans are compared with fits in memory: nobody is faster than a loop that cannot run."""
+    return result.baseline_fits if result.pytorch is None else result.pytorch.fits
+
+
+def _tokens(result: SearchResult, step: RankedPlan | PlainStep) -> str:
+    return f"{result.tokens / step.step_s:,.0f}" if result.tokens and step.fits else units.NONE
 
 
 #: What a row says of memory that does not fit.
@@ -323,7 +334,7 @@ def _plain_cells(plain: PlainStep, result: SearchResult, measured: bool, varied:
         ("step over the best", "P(fastest)", PEAK, *(("tokens/s", "MFU") if tokens else ()), "lower bound ms", "weights"),
         units.NONE,
     )
-    row |= {"tokens/s": f"{tokens / plain.step_s:,.0f}"} if tokens else {}
+    row |= {"tokens/s": _tokens(result, plain)} if tokens else {}
     row |= {"plan": strategy_name(plain.strategy), "step ms": units.ms(plain.step_s), "90 % interval": units.interval(plain.interval_s)}
     row |= {head: units.speedup(own_s / plain.step_s if own_s is not None else None), PEAK: _peak(plain), "weights": "current"}
     return row | ({"measured ms": units.ms(plain.measured.step_s if plain.measured is not None else None)} if measured else {})

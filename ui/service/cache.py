@@ -17,6 +17,7 @@ from simulator.plan.editor.order import Order
 from simulator.predict.answers import Answers
 from simulator.predict.forecast import Forecast, answer, forecast, plan_of
 from simulator.predict.target import Target
+from simulator.predict.usual import least_checkpoint
 from traces.documents.profile_files import list_profiles
 from traces.errors import Refusal, UnknownNameError, required
 from ui.request import JobRequest, check_steered, start_models
@@ -76,10 +77,17 @@ class Asked(NamedTuple):
 
 
 def asked_of(request: JobRequest, text: str = "baseline") -> Asked:
-    """What the forecast of a strategy of a request depends on now. Raises SchedcastError as `job_of` and `JobRequest.placement` do."""
+    """What the forecast of a strategy of a request depends on now. Raises SchedcastError as `job_of` and `JobRequest.placement` do.
+
+    Its job has the least checkpointing with which the request's strategies fit, if that is usual and the request states none.
+    """
     job, shared = job_of(request), tuple(request.shared.items())
     request.placement()
-    return Asked(job, _stamp_of(request.model), text=text, settings=shared, placed=request.placed, stamp=stamp_now())
+    asked = Asked(job, _stamp_of(request.model), text=text, settings=shared, placed=request.placed, stamp=stamp_now())
+    settled = request.settled
+    if settled.checkpoint is not None:
+        return asked
+    return asked._replace(job=least_checkpoint(job, settled.strategies, lambda own, each: predicted(asked._replace(job=own, text=each))))
 
 
 @lru_cache(maxsize=48)
@@ -91,7 +99,7 @@ def predicted(asked: Asked) -> Forecast | Refusal:
 def answers_of(request: JobRequest, *only: str) -> Answers:
     """The answers to a request, of cached forecasts. `only`: as in `JobRequest.answers`, which this calls."""
     asked = asked_of(request)
-    return request.answers(asked.job, asked.target, known=lambda text: predicted(asked._replace(text=text)), only=only)
+    return request.answers(asked.job, asked.target, known=lambda job, text: predicted(asked._replace(job=job, text=text)), only=only)
 
 
 @lru_cache(maxsize=8)

@@ -22,9 +22,10 @@ log = logging.getLogger("schedcast")
 
 def caution(targets: Sequence[Target], request: JobRequest) -> None:
     """Warn of what makes the costs of a request's targets less reliable, and say what its precision means there, if that is the default."""
+    precision = request.settled.precision or DEFAULT
     for target in targets:
         caution_costs(target.costs, request.profile)
-    machines = [target.machine for target in targets if target.costs.shown_precision(request.precision) == DEFAULT]
+    machines = [target.machine for target in targets if target.costs.shown_precision(precision) == DEFAULT]
     caution_precision(machines, DEFAULT)
 
 

@@ -14,7 +14,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.engine.scenario import EAGER, GRAPH
 from simulator.machine.machine import HOST
 from simulator.machine.presets import HOSTS, THIS_CPU, THIS_GPU, machine_names, rated
-from simulator.model.job import NAMED, product_precision
+from simulator.model.job import DEFAULT, NAMED, product_precision
 from simulator.model.workloads import registry as workloads
 from simulator.plan.bodies.update import FORMS, STATE
 from simulator.plan.editor.editor import Fault, ScheduleEditor
@@ -34,7 +34,7 @@ from traces.process import gc_paused
 from ui.present import machines
 from ui.present.machines import specification_words, unmeasured_words
 from ui.request import JobRequest, check_steered, start_models, stored_profiles
-from ui.service.cache import answers_of, asked_of, editor_of, predicted, reordered, stamp_now, target_of
+from ui.service.cache import answers_of, asked_of, editor_of, job_of, predicted, reordered, stamp_now, target_of
 from ui.service.cautions import measured_here
 from ui.service.searches import ranking_of, tried
 
@@ -126,7 +126,7 @@ def facts(request: JobRequest) -> MachineFacts:
     machine = rated(target.machine)
     device, memory, host = machine.devices[0], machine.memories[0], machine.host(machine.devices[0].name)
     peaks = device.peak_flops
-    precision = product_precision(request.precision)
+    precision = product_precision(request.settled.precision or DEFAULT)
     launch_s = host.dispatch_s if host is not None else device.task_overhead_s
     figures = {
         "sms": Figure(device.sms, "SMs" if device.kind == "gpu" else "cores"),
@@ -207,8 +207,7 @@ def in_editor(request: JobRequest, strategy: str, order: Order | None = None) ->
 def search(request: JobRequest, progress: Progress) -> Ranking:
     """Rank everything that the request's strategies (none: all) offer. One search runs at a time. Each plan is reported to `progress`."""
     with _ONE_AT_A_TIME:
-        asked = asked_of(request)
-        setup = Setup(asked.job, asked.target, request.shared)
+        setup = Setup(job_of(request), target_of(request.placed, stamp_now()), request.shared)
     with _ONE_SEARCH:
         return ranking_of(setup, tried(request, setup), progress)
 

@@ -154,10 +154,10 @@ def figures_ui(result: SearchResult) -> None:
     best = result.winner
     if best is None:
         return
+    gains = [("Over the baseline", units.speedup(best.speedup), ""), ("Against PyTorch", units.speedup(best.against_pytorch), "")]
     values = (
         ("Step time", units.duration(best.step_s), best.interval_s and f"90 %: {units.between(best.interval_s)}"),
-        ("Over the baseline", units.speedup(best.speedup), ""),
-        ("Against PyTorch", units.speedup(best.against_pytorch), ""),
+        *(gains if searches.compared_fits(result) else []),
         (PEAK.capitalize(), units.memory(best.peak_bytes), ""),
         ("Above the bound", units.percent(max(0.0, result.gap or 0.0), signed=False), f"bound: {units.duration(result.bound_s)}"),
         ("Tied plans", str(len(searches.tied(result))), "within 2 %, or not told apart"),

@@ -13,7 +13,7 @@ import streamlit as st
 
 from simulator.predict.sweep import outcome
 from traces import units
-from traces.documents.comparison import PYTORCH
+from traces.documents.comparison import BASELINE, PYTORCH
 from traces.documents.predictions import Predictions
 from traces.errors import Refusal
 from ui.app import runs
@@ -140,7 +140,9 @@ def answers_ui(request: JobRequest, answers: Answers) -> None:
 
 
 def verdicts_ui(request: JobRequest, forecasts: Sequence[Answer]) -> None:
-    """Show a line per strategy: green if it is faster, red if it does not fit, yellow if it is slower."""
+    """Say what the request does not state, then show a line per strategy: green if faster, red if it does not fit, yellow if slower."""
+    for words in predictions.usual_words([answer.prediction for answer in forecasts]):
+        st.caption(markdown_escaped(words))
     unmeasured_ui(request, forecasts)
     for answer in (answer for answer in forecasts if fit_words(answer.prediction)):
         (st.warning if answer.prediction.fits else st.error)(markdown_escaped(" ".join(fit_words(answer.prediction))))
@@ -213,9 +215,11 @@ def figures_ui(answer: Answer, earlier_s: float | None = None) -> None:
         plain = predictions.gain_words(prediction.against_pytorch_interval, prediction.faster_than_pytorch_probability)
         base = predictions.gain_words(prediction.speedup_interval, prediction.faster_probability)
         times = [("Step time", units.duration(prediction.step_s), interval)]
-        times.append(("Against PyTorch", units.speedup(prediction.against_pytorch), plain))
+        (over_plain, _), (over_baseline, _) = (prediction.compared_by[name] for name in (PYTORCH, BASELINE))
+        times += [("Against PyTorch", units.speedup(over_plain), plain)] if over_plain is not None else []
         tokens = [("Tokens per second", *predictions.token_rates(prediction))] if prediction.tokens else []
-        figures = [*times, *tokens, ("Over the baseline", units.speedup(prediction.speedup), base), *figures]
+        own = [("Over the baseline", units.speedup(over_baseline), base)] if over_baseline is not None else []
+        figures = [*times, *tokens, *own, *figures]
     for column, (label, value, below) in zip(st.columns(len(figures)), figures, strict=True):
         change = _change_words(earlier_s, prediction.step_s) if label == "Step time" else None
         column.metric(label, value, change, "inverse", help=FORMULAS[label])
