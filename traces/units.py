@@ -51,6 +51,37 @@ def duration(seconds: float | None, bounds: tuple[float, float] | None = None) -
     return f"{digits(seconds / size)} {name}" + (f" ({digits(bounds[0] / size)} to {digits(bounds[1] / size)})" if bounds else "")
 
 
+def rate(per_second: float) -> str:
+    """How many a second, with commas: 47,550; 412.3."""
+    return f"{per_second:,.0f}" if per_second >= 1000 else digits(per_second)
+
+
+#: Words for large numbers, the largest first, with the letters that users write for them.
+_LARGE = ((1e12, "trillion", "T"), (1e9, "billion", "B"), (1e6, "million", "M"))
+
+
+def amount(count: float) -> str:
+    """A large number in words.
+
+    >>> amount(15e12), amount(1e9), amount(131_072)
+    ('15 trillion', '1 billion', '131,072')
+    """
+    size, word = next(((size, word) for size, word, _ in _LARGE if count >= size), (1.0, ""))
+    return f"{count / size:g} {word}" if word else f"{count:,.0f}"
+
+
+def read_amount(text: str) -> float | None:
+    """The positive number that a user's text says, also with a letter behind it; None for anything else.
+
+    >>> read_amount("15T"), read_amount("300b"), read_amount("1e9"), read_amount("many")
+    (15000000000000.0, 300000000000.0, 1000000000.0, None)
+    """
+    plain = text.strip().replace(",", "").replace("_", "")
+    size = next((size for size, _, letter in _LARGE if plain[-1:].upper() == letter), 1.0)
+    number = read_number(plain[:-1] if size > 1 else plain)
+    return None if number is None or not 0 < number * size < math.inf else number * size
+
+
 def between(bounds: tuple[float, float]) -> str:
     """An interval of times with the unit of its end.
 

@@ -108,6 +108,12 @@ HostName = Annotated[
 ]
 
 
+TrainingTokens = Annotated[
+    str, typer.Option("--tokens", metavar="N", help="Tokens of a whole training, such as 15T: how long they take. Default: a billion.")
+]
+DevicePrice = Annotated[
+    float | None, typer.Option("--price", metavar="$", help="Dollars for a device and hour: what the tokens of a training cost.")
+]
 GpuName = Annotated[str, typer.Option(help="cuda or cuda:N.")]
 Resume = Annotated[bool, typer.Option("--resume/--no-resume", help="Keep the folder's results for this GPU, or replace them all.")]
 OnlyChecks = Annotated[list[str] | None, typer.Option(metavar="CHECK", help="With --quick: make this check alone, again; repeatable.")]
@@ -188,6 +194,8 @@ def predict(
         float | None,
         typer.Option(metavar="SECONDS", help="A step that you measured: is it as long as predicted, and as published ones?"),
     ] = None,
+    tokens: TrainingTokens = "",
+    price: DevicePrice = None,
     json: AsJson = False,
 ):
     """Predict step times: of plain PyTorch and, with --strategy, of other schedules, and why they are faster or slower.
@@ -249,6 +257,8 @@ def search(
         typer.Option(metavar="ADDRESS", help="Evaluate on the Dask cluster with this scheduler: tcp://HOST:8786.", hidden=True),
     ] = None,
     out: DocumentPath = None,
+    tokens: TrainingTokens = "",
+    price: DevicePrice = None,
     wait: Wait = 0.0,
     json: AsJson = False,
 ):

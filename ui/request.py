@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from traces.errors import Refusal, SchedcastError
-from traces.units import read_integer, read_number
+from traces.units import read_amount, read_integer, read_number
 
 if TYPE_CHECKING:
     from calibrate.placement import Placement
@@ -95,7 +95,8 @@ class JobRequest:
     or any file; empty: this machine's CPU or, with a `device` that is one, its GPU. `memory_limit`: in GB of 10^9 bytes. `host`: what
     issues the tasks of a named machine's GPUs. `scale`: factors of the machine's figures, as `simulator.machine.scaled` reads them.
     `settings`: OPTION=VALUE for every strategy that has the option. `strategies`: texts NAME[:option=value,...]. `tries`:
-    FIELD=VALUE[,VALUE...] of the variants of the job that a search tries.
+    FIELD=VALUE[,VALUE...] of the variants of the job that a search tries. `tokens`: of a whole training, such as 15T. `price`: of a device
+    for an hour, in dollars.
     """
 
     model: str = _option(
@@ -184,6 +185,8 @@ class JobRequest:
     )
     strategies: tuple[str, ...] = _option((), flag="strategy")
     tries: tuple[str, ...] = _option((), flag="try", words=lambda texts: "trying " + ", ".join(texts))
+    tokens: str = _option("", group=JOB, label="Tokens of the whole training", empty="1B", about="such as 15T: what they take, and cost")
+    price: float | None = _option(None, group=JOB, label="Price of a device for an hour, $", empty="none")
 
     @property
     def gpus(self) -> int:
@@ -323,8 +326,31 @@ class JobRequest:
         from simulator.strategies import registry as strategies
 
         shared, asked = self.shared, self.settled.strategies
+        self.check_budget(job)
         strategies.check_shared(asked or strategies.names(), shared)
-        return answers(job, only or asked, target, shared, runs, known, self.unstated)
+        return replace(answers(job, only or asked, target, shared, runs, known=known, usual=self.unstated), budget=self.budget)
+
+    @property
+    def budget(self) -> tuple[float, float | None]:
+        """The tokens of a whole training, by default a billion, and the price of a device for an hour, if it is stated.
+
+        Raises SchedcastError for anything else than a number of tokens and a price.
+        """
+        from traces.documents.whole_training import BILLION
+
+        tokens = read_amount(self.tokens) if self.tokens else BILLION
+        if tokens is None:
+            raise SchedcastError(f"--tokens is {self.tokens[:40]!r}; expected a number above 0, such as 15T, 300B or 1e9")
+        if self.price is not None and not 0 <= self.price < float("inf"):
+            raise SchedcastError(f"--price is {self.price}; expected dollars for a device and hour, such as 2.5")
+        return tokens, self.price
+
+    def check_budget(self, job: "Job") -> None:
+        """Raise SchedcastError for an unusable `budget`, and for one of a job that reads no tokens."""
+        from simulator.model.tokens import tokens_of
+
+        if (self.tokens or self.price is not None) and self.budget and tokens_of(job) is None:
+            raise SchedcastError(f"--{'tokens' if self.tokens else 'price'}: {job.model} reads no rows of tokens; drop it")
 
     def job(self, machines: Sequence[str] = ()) -> "Job":
         """The job, which repeats nothing in backward if the least checkpointing that fits is usual: `answers` has that.

@@ -20,6 +20,7 @@ from simulator.predict.waterfall import waterfall
 from traces.documents.comparison import BASELINE, PYTORCH, Prediction
 from traces.documents.predictions import Place, Predictions
 from traces.documents.verdict import is_judged
+from traces.documents.whole_training import BILLION, WholeTraining
 from traces.errors import Refusal, required
 from traces.process import gc_paused
 
@@ -29,7 +30,8 @@ class Answers:
     """A job on a target, and by the text of each strategy its forecast, or why there is none. `shared`: options of every strategy.
 
     `asked`: the strategies that were requested; those that they are compared with have forecasts too. `usual`: by the name of the option,
-    the values that the job has because nobody stated them (`predict.usual`), except for those of `Job`.
+    the values that the job has because nobody stated them (`predict.usual`), except for those of `Job`. `budget`: the tokens of a whole
+    training, and the price of a device for an hour.
     """
 
     job: Job
@@ -38,6 +40,7 @@ class Answers:
     shared: Mapping[str, str] = field(default_factory=dict)
     asked: tuple[str, ...] = ()
     usual: Mapping[str, str] = field(default_factory=dict)
+    budget: tuple[float, float | None] = (BILLION, None)
     _fitting: dict[str, Fitting] = field(default_factory=dict, init=False, repr=False, compare=False)
     _predictions: dict[str, Prediction] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -126,7 +129,8 @@ class Answers:
             precision = self.target.costs.shown_precision(self.job.precision)
             baseline, plain = self.known.get(BASELINE), self.known.get(PYTORCH)
             own = prediction(self.forecast(text), baseline, precision, plain, tokens_of(self.job) or 0)
-            self._predictions[text] = own.model_copy(update={"usual": dict(self.usual)})
+            training = WholeTraining.at(own, own.tokens, own.devices_used, self.budget) if own.tokens and own.fits else None
+            self._predictions[text] = own.model_copy(update={"usual": dict(self.usual), "training": training})
         return self._predictions[text]
 
     def fitted(self, text: str) -> Prediction:

@@ -13,6 +13,7 @@ from traces.documents.base import Bytes, Data, Document, Duration, Length, Secon
 from traces.documents.step import Step
 from traces.documents.timeline import AtPeak, CriticalSpan, DeviceUse, Timeline
 from traces.documents.verdict import Gain, for_choice, gain, is_busy
+from traces.documents.whole_training import WholeTraining
 
 #: The row of plain PyTorch, the user's own loop.
 PYTORCH = "pytorch"
@@ -112,7 +113,8 @@ class Prediction(Document, Step):
     `tokens`: those of a step; 0 if the model reads no rows of tokens. `devices_used`: how many devices the plan uses, also if it shows
     only one, which represents all; 0 in older documents without this field. `usual`: by the name of the option, what the job has because
     nobody stated it, and people train such models with it. `too_large`: the strategies, this one's or those that it is compared with,
-    that do not fit in memory: nobody is faster than a loop that cannot run.
+    that do not fit in memory: nobody is faster than a loop that cannot run. `training`: what a whole one takes; None for a model that
+    reads no tokens, and for a plan that does not fit.
     """
 
     schema_name = "schedcast.prediction/1"
@@ -158,6 +160,7 @@ class Prediction(Document, Step):
     devices_used: int = Field(default=0, ge=0)
     usual: dict[str, str] = {}
     too_large: tuple[str, ...] = ()
+    training: WholeTraining | None = None
 
     @model_validator(mode="after")
     def _explains_a_difference(self) -> Self:

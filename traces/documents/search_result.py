@@ -9,6 +9,7 @@ from traces.documents.comparison import BASELINE, PYTORCH, Change
 from traces.documents.measured_step import MeasuredStep
 from traces.documents.step import Step
 from traces.documents.verdict import Verdict, verdict
+from traces.documents.whole_training import WholeTraining
 
 
 class RankedPlan(Step):
@@ -162,6 +163,7 @@ class SearchResult(Document):
     lower bound of all candidates that may fit: no candidate takes less. `waterfall` explains the first plan's step − `baseline_step_s`,
     `rival_waterfall` that step − that of `rival`, the fastest plan of another family of strategies. `measured_share`: that of the first
     plan, of the baseline or of plain PyTorch, whichever is least, as in `Prediction`. `tokens`: of a step, if the model reads tokens.
+    `training`: what a whole one takes with the first plan, if the model reads tokens. `usual`: as in `Prediction`.
     """
 
     schema_name = "schedcast.search/1"
@@ -191,6 +193,8 @@ class SearchResult(Document):
     rival: str | None = None
     rival_waterfall: tuple[Change, ...] = ()
     verification: Verification | None = None
+    training: WholeTraining | None = None
+    usual: dict[str, str] = {}
 
     @property
     def winner(self) -> RankedPlan | None:

@@ -29,6 +29,8 @@ def predict(
     devices: int | None = None,
     memory_limit: float | None = None,
     mode: str = "eager",
+    tokens: str | float = "",
+    price: float | None = None,
     **job: Any,
 ) -> "Predicted":
     """Predict how long a training step takes, and whether it fits in memory. Nothing runs, and no GPU is needed.
@@ -42,7 +44,8 @@ def predict(
     it is not the extent of dimension 0.
 
     `on`: a machine (`schedcast machines`), the file of a profile, or by default this machine. `strategy`: NAME[:option=value,...]; by
-    default plain PyTorch, the loop you have. `devices`, `memory_limit` (GB) and `mode` are those of the command line, and `job` are further
+    default plain PyTorch, the loop you have. `tokens` (15e12, or "15T") of a whole training and the `price` of a device for an hour say
+    what that takes. `devices`, `memory_limit` (GB) and `mode` are those of the command line, and `job` are further
     fields of the job: `precision`, `layout`, `accumulate`, `loss_mean`, `clip_norm`, `image_size` or `seq`, `checkpoint`, `attention`.
 
     Raises SchedcastError, with one line, if the job cannot be captured or predicted.
@@ -59,7 +62,7 @@ def predict(
         optimizer=optimizer,
         strategy=strategy,
         samples=samples,
-        place={"devices": devices, "memory_limit": memory_limit, "mode": mode},
+        place={"devices": devices, "memory_limit": memory_limit, "mode": mode, "tokens": str(tokens), "price": price},
         fields_of_job=job,
     )
 

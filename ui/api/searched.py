@@ -53,4 +53,4 @@ def search(predicted: Predicted, strategies: Sequence[str], processes: int | Non
         setup = Setup(job, target, request.shared)
         names = tried(request, setup)
         with progress_bar(f"searching {job.label}") as report:
-            return Searched(ranking_of(setup, names, report, processes).result)
+            return Searched(ranking_of(request, setup, names, report, processes).result)

@@ -54,7 +54,9 @@ def _beginning(incomplete: str, names) -> list[str]:
 #: Parameters that `takes_job` passes in place of the options.
 _PASSED = ("request", "requests")
 #: Fields of a request that commands declare themselves, by the names of their parameters.
-_FIELDS = {"strategy": "strategies", "tries": "tries", "host": "host", "scale": "scale"}
+_FIELDS = {"strategy": "strategies", "tries": "tries", "host": "host", "scale": "scale", "tokens": "tokens", "price": "price"}
+#: Those of them that have one value.
+_SINGLE = ("host", "scale", "tokens", "price")
 
 
 def _show_all(context: typer.Context, wanted: bool) -> None:
@@ -153,7 +155,7 @@ def takes_job(*, memory_limit: bool = True, several: bool = False, optional: boo
             given |= optimizer_and_form(given["optimizer"]) if given["optimizer"] else {}
             for name in _FIELDS.keys() & values.keys():
                 value = values.pop(name)
-                given[_FIELDS[name]] = value if name in ("host", "scale") else (value,) if isinstance(value, str) else tuple(value or ())
+                given[_FIELDS[name]] = value if name in _SINGLE else (value,) if isinstance(value, str) else tuple(value or ())
             named, profile = values.pop("machine", None) or [], values.pop("profile", None)
             machines = [named] if isinstance(named, str) else listed_values(named)
             batch = given.pop("batch")

@@ -58,7 +58,7 @@ def search_plans(
         raise SchedcastError(f"--verify {verify}: there are {len(names)} candidates; choose at most that many, such as 3")
     caution([target], request)
     with progress_bar(f"searching {job.label}", as_json) as progress:
-        result = ranking_of(setup, names, progress, processes, cluster).result
+        result = ranking_of(request, setup, names, progress, processes, cluster).result
     right = True
     if verify is not None and result.fitting:
         rounds = QUICK_ROUNDS if quick else ROUNDS

@@ -14,7 +14,9 @@ from traces import units
 from traces.documents.base import Document
 from traces.documents.comparison import BASELINE, PYTORCH, Prediction
 from traces.documents.predictions import Normal, PlacedPrediction, Predictions
+from traces.documents.search_result import SearchResult
 from traces.documents.timeline import Cause, CriticalSpan, Timeline
+from traces.documents.whole_training import WholeTraining
 from ui.present import charts
 from ui.present.blocks import Block, Figure, Group, Section, Sentences, Table, Timelines, stacked
 from ui.present.labels import OVER_BASELINE, PEAK, division, model_name, options_text, source_words, strategy_name, verdict_cell
@@ -123,7 +125,7 @@ def verdict_line(prediction: Prediction) -> str:
 _USUAL_VALUES = {"amp": "autocast to bf16", "amp-fp16": "autocast to fp16", "adamw:fused": "fused AdamW"}
 
 
-def usual_words(known: Sequence[Prediction]) -> list[str]:
+def usual_words(known: Sequence[Prediction | SearchResult]) -> list[str]:
     """What nobody stated and people train such models with, each with the option that changes it; no sentence if there is nothing."""
     said = []
     for usual in {tuple(each.usual.items()): each.usual for each in known if each.usual}.values():
@@ -288,7 +290,7 @@ def token_rates(prediction: Prediction) -> tuple[str, str]:
     if not prediction.tokens or not prediction.fits:
         return units.NONE, ""
     rate, devices = prediction.tokens / prediction.step_s, prediction.devices_used
-    return units.digits(rate), f"{units.digits(rate / devices)} each" if devices > 1 else ""
+    return units.rate(rate), f"{units.rate(rate / devices)} each" if devices > 1 else ""
 
 
 def _tokens_cell(prediction: Prediction) -> str:
@@ -296,14 +298,13 @@ def _tokens_cell(prediction: Prediction) -> str:
     return f"{rate} ({each})" if each else rate
 
 
-def _budget_words(prediction: Prediction) -> list[str]:
-    """How long a training on a billion tokens takes; nothing for a model that reads no tokens, or a plan that does not fit."""
-    if not prediction.tokens or not prediction.fits:
-        return []
-    seconds = 1e9 / prediction.tokens * prediction.step_s
-    kind = "GPU" if prediction.mfu is not None else "device"
-    hours = f", {units.digits(seconds * prediction.devices_used / 3600)} {kind} hours" if prediction.devices_used > 1 else ""
-    return [f"A step has {prediction.tokens:,} tokens; at this rate, a billion of them take {units.duration(seconds)}{hours}."]
+def training_words(training: WholeTraining, tokens: int, devices: int, device: str) -> str:
+    """How long a whole training takes, and what it costs. `tokens`: of a step. `device`: what its devices are called."""
+    hours = f", {training.device_hours:,.0f} {device} hours" if devices > 1 else ""
+    money = "" if training.cost is None else f", ${training.cost:,.0f} at ${training.price:,g} for a {device} and hour"
+    bounds = training.interval_hours and (3600 * training.interval_hours[0], 3600 * training.interval_hours[1])
+    time = units.duration(3600 * training.hours, bounds)
+    return f"A step has {tokens:,} tokens; at this rate, {units.amount(training.tokens)} take {time}{hours}{money}."
 
 
 def prediction_rows(predictions: Sequence[Prediction], here: bool = True) -> list[dict[str, str]]:
@@ -389,7 +390,9 @@ def prediction_words(prediction: Prediction, here: bool = True) -> list[str]:
     sentences = [f"Assumed: {what}." for what in prediction.assumed]
     sentences += [] if prediction.settled else [NOT_SETTLED]
     sentences += [f"The loss is {prediction.loss}."] if prediction.loss else []
-    sentences += _budget_words(prediction)
+    if prediction.training is not None:
+        device = "GPU" if prediction.mfu is not None else "device"
+        sentences.append(training_words(prediction.training, prediction.tokens, prediction.devices_used, device))
     if prediction.gain_over_pytorch is not None and prediction.pytorch_step_s is not None:
         sentences.append(f"Against plain PyTorch's {units.duration(prediction.pytorch_step_s)}: {prediction.gain_over_pytorch.judged}.")
     if prediction.gain_over_baseline is not None and prediction.baseline_step_s is not None:

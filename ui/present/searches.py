@@ -15,6 +15,7 @@ from ui.present import labels
 from ui.present.blocks import Bar, Block, Figure, Headline, Section, Sentences, Table, stacked
 from ui.present.charts import bars, change_words, waterfall
 from ui.present.labels import PEAK, PLAIN, busy_line, differing, model_name, no_verdict_words, strategy_name
+from ui.present.predictions import training_words, usual_words
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -52,6 +53,7 @@ def blocks(result: SearchResult, about: Sequence[str] = ()) -> list[Block]:
     A terminal shows the first plans before the sentences.
     """
     return [
+        Sentences(usual_words([result]), listed=False),
         Headline(headline(result)),
         chart(result),
         Table((), narrow=table(result, SHOWN)),
@@ -89,13 +91,23 @@ def headline(result: SearchResult) -> str:
             f" {units.duration(best.step_s, best.interval_s)}."
         )
     fits = AT_LIMIT_WORDS if best.at_limit else "it fits"
-    told = is_judged(result.measured_share) and result.baseline_fits and not best.at_limit and best.strategy != "baseline"
+    told = is_judged(result.measured_share) and compared_fits(result) and not best.at_limit and best.strategy != "baseline"
     gain = f", {units.speedup(best.speedup)} over the baseline" if told and best.speedup is not None else ""
     return (
         f"{best.plan} is predicted fastest of {counted(result.candidates, 'candidate')}: {units.duration(best.step_s, best.interval_s)}"
-        f"{gain}; {fits}, with {units.memory(best.peak_bytes)} allocated at its peak."
+        f"{gain}{_rate_words(result, best)}; {fits}, with {units.memory(best.peak_bytes)} allocated at its peak."
         f"{_measured_words(best)}"
     )
+
+
+def _rate_words(result: SearchResult, best: RankedPlan) -> str:
+    """The tokens a second of the best plan, and of each of several devices, and its MFU; empty for a model that reads none."""
+    if not result.tokens:
+        return ""
+    rate = result.tokens / best.step_s
+    each = f" ({units.rate(rate / result.devices)} each)" if result.devices > 1 else ""
+    used = "" if best.mfu is None else f", MFU {units.percent(best.mfu, signed=False)}"
+    return f", {units.rate(rate)} tokens/s{each}{used}"
 
 
 def _measured_words(best: RankedPlan) -> str:
@@ -111,6 +123,8 @@ def words(result: SearchResult) -> list[str]:
     """Sentences: ties, stale weights, why the best plan wins, how far it is from the best possible, and what was skipped."""
     best = result.winner
     lines = no_verdict_words([result.measured_share], result.machine == THIS_CPU)
+    if result.training is not None and best is not None:
+        lines.append(training_words(result.training, result.tokens or 1, result.devices, "GPU" if best.mfu is not None else "device"))
     if best is not None:
         lines += _tie_words(result, best)
         lines += _semantics_words(result, best)
@@ -123,11 +137,19 @@ def words(result: SearchResult) -> list[str]:
         against = f"; the least of them, that of {least.plan}, is {units.speedup(least.over)} the step of {least.beaten_by}"
         lines.append(f"{shown}{against if least.beaten_by else ''}. Their memory is not known.")
     lines += _misfit_words(result)
-    planned = [plan for plan in result.refused if not plan.excess_bytes]
-    for why, refused in groupby(sorted(planned, key=lambda own: own.why), key=lambda own: own.why):
-        names = [own.plan for own in refused]
-        lines.append(f"No plan for {_listed(names)}: {why}")
-    return lines + (verification_words(result.verification) if result.verification is not None else [])
+    return lines + _refused_words(result) + (verification_words(result.verification) if result.verification is not None else [])
+
+
+def _refused_words(result: SearchResult) -> list[str]:
+    """Why candidates have no plan, the reason of most of them first."""
+    planned = sorted((plan for plan in result.refused if not plan.excess_bytes), key=lambda own: own.why)
+    whys = sorted(([*refused] for _, refused in groupby(planned, key=lambda own: own.why)), key=len, reverse=True)
+    lines = [f"No plan for {_listed([own.plan for own in refused])}: {refused[0].why}" for refused in whys[:_NAMED]]
+    if more := whys[_NAMED:]:
+        lines.append(
+            f"For {counted(len(more), 'other reason')}, no plan for {counted(sum(map(len, more)), 'other candidate')}; --out names them."
+        )
+    return lines
 
 
 def tied(result: SearchResult) -> list[RankedPlan]:
@@ -176,7 +198,7 @@ def is_stale(plan: RankedPlan) -> bool:
 
 def _why_words(result: SearchResult, best: RankedPlan) -> list[str]:
     lines = []
-    if result.waterfall and result.baseline_step_s is not None:
+    if result.waterfall and result.baseline_step_s is not None and compared_fits(result):
         lines.append(change_words("The best step", "baseline", result.baseline_step_s, result.waterfall, best.plan, best.step_s))
     if (rival := _explained_rival(result)) is not None:
         lines.append(change_words("The best step", rival.plan, rival.step_s, result.rival_waterfall, best.plan, best.step_s))
@@ -196,7 +218,7 @@ def waterfalls(result: SearchResult) -> list[tuple[str, list[Bar]]]:
     if best is None:
         return []
     drawn = []
-    if result.waterfall and result.baseline_step_s is not None:
+    if result.waterfall and result.baseline_step_s is not None and compared_fits(result):
         drawn.append(("baseline", bars("baseline", result.baseline_step_s, result.waterfall, best.plan, best.step_s)))
     if (rival := _explained_rival(result)) is not None:
         drawn.append((rival.plan, bars(rival.plan, rival.step_s, result.rival_waterfall, best.plan, best.step_s)))
@@ -309,7 +331,7 @@ def cells(result: SearchResult) -> list[dict[str, str]]:
 
 def compared_fits(result: SearchResult) -> bool:
     """Whether what plans are compared with fits in memory: nobody is faster than a loop that cannot run."""
-    return result.baseline_fits if result.pytorch is None else result.pytorch.fits
+    return result.baseline_fits and (result.pytorch is None or result.pytorch.fits)
 
 
 def _tokens(result: SearchResult, step: RankedPlan | PlainStep) -> str:
@@ -482,16 +504,4 @@ def worth_knowing(result: SearchResult) -> list[Configuration]:
 
 def rate_words(result: SearchResult, configuration: Configuration) -> str:
     """The rate with its unit: 480,000 tokens/s."""
-    rate = configuration.rate
-    shown = f"{rate:,.0f}" if rate >= 1000 else units.digits(rate)
-    return f"{shown} {'tokens' if result.tokens else 'samples'}/s"
-
-
-def training_hours(result: SearchResult, configuration: Configuration, amount: float) -> float:
-    """Hours that a training on so many tokens (samples, if the model reads no tokens) takes."""
-    return amount / configuration.rate / 3600
-
-
-def money_words(hours: float, devices: int, price: float) -> str:
-    """The cost of these hours if an hour of one device has this price: 1,234 for 12.3 hours of 64 devices."""
-    return f"${price * hours * devices:,.0f}"
+    return f"{units.rate(configuration.rate)} {'tokens' if result.tokens else 'samples'}/s"

@@ -209,7 +209,7 @@ def search(request: JobRequest, progress: Progress) -> Ranking:
     with _ONE_AT_A_TIME:
         setup = Setup(job_of(request), target_of(request.placed, stamp_now()), request.shared)
     with _ONE_SEARCH:
-        return ranking_of(setup, tried(request, setup), progress)
+        return ranking_of(request, setup, tried(request, setup), progress)
 
 
 def _answer(own: Answers, text: str) -> Answer | Refusal:

@@ -1,6 +1,7 @@
 """A search of a request: the plans that it tries, and their ranking by cached evaluations in several processes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from simulator.predict.search.ranking import Ranking, rank
 from simulator.predict.search.search import Cache, Progress, candidates, search
@@ -8,6 +9,7 @@ from simulator.predict.search.setup import Setup
 from simulator.predict.search.variants import read_tries
 from simulator.predict.search.workers import usual_processes, workers
 from simulator.strategies import registry as strategies
+from traces.documents.whole_training import WholeTraining
 from ui.request import JobRequest
 
 
@@ -19,7 +21,14 @@ def tried(request: JobRequest, setup: Setup) -> list[str]:
     return candidates(setup, request.strategies, read_tries(request.tries) if request.tries else None)
 
 
-def ranking_of(setup: Setup, names: Sequence[str], progress: Progress, processes: int | None = None, cluster: str | None = None) -> Ranking:
+def ranking_of(
+    request: JobRequest, setup: Setup, names: Sequence[str], progress: Progress, processes: int | None = None, cluster: str | None = None
+) -> Ranking:
     """Search among `names` with the cache, in several processes or on a Dask cluster, and rank the plans."""
+    request.check_budget(setup.job)
     with workers(processes or usual_processes(len(names)), cluster) as run:
-        return rank(search(setup, names, run, progress, cache=Cache(setup.digest)))
+        ranking = rank(search(setup, names, run, progress, cache=Cache(setup.digest)))
+    result, best = ranking.result, ranking.result.winner
+    training = WholeTraining.at(best, result.tokens, result.devices, request.budget) if best is not None and result.tokens else None
+    usual = {name: value for name, value in request.unstated.items() if value is not None}
+    return replace(ranking, result=result.model_copy(update={"training": training, "usual": usual}))

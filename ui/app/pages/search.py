@@ -7,12 +7,13 @@ import streamlit as st
 from simulator.predict.search.ranking import Ranking
 from traces import units
 from traces.documents.search_result import RankedPlan, SearchResult
+from traces.documents.whole_training import WholeTraining
 from ui.app.links import command, query_of
 from ui.app.navigation import link_ui, refusals_shown
 from ui.app.page_parts import blocks_ui, formulas_ui, table_ui, timelines_ui
 from ui.app.request_form import put_link, request_ui, title
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, share_ui
-from ui.app.state import BUTTON, quantity, select, several, text
+from ui.app.state import BUTTON, select, several, text
 from ui.present import searches
 from ui.present.blocks import Sentences
 from ui.present.formulas import FORMULAS, formulas_of
@@ -48,6 +49,7 @@ def page() -> None:
     if "searched" not in st.session_state:
         return
     answered, answer = st.session_state["searched"]
+    answered = replace(answered, tokens=request.tokens, price=request.price)  # which say what to make of the answer
     if answered != request:
         st.warning(f"This answer belongs to an earlier request: {title(answered)}. Search answers the present one.")
     answer_ui(answered, answer)
@@ -95,9 +97,6 @@ def configurations_ui(request: JobRequest, result: SearchResult) -> None:
     if not known:
         return
     st.subheader("Configurations worth knowing", anchor=False)
-    asked = st.columns(2)
-    billions = quantity(asked[0], "Tokens of the training, billions", "search tokens", "none")
-    price = quantity(asked[1], "Price of one device for an hour, $", "search price", "none")
     for column, own in zip(st.columns(len(known)), known, strict=True):
         with column.container(border=True):
             st.markdown(f"**{own.why}**")
@@ -108,11 +107,10 @@ def configurations_ui(request: JobRequest, result: SearchResult) -> None:
             st.metric("MFU", units.percent(own.plan.mfu, signed=False), help=FORMULAS["MFU"])
             st.metric(PEAK.capitalize(), units.memory(own.plan.peak_bytes))
             st.caption(markdown_escaped(own.memory_words))
-            if billions:
-                hours = searches.training_hours(result, own, billions * 1e9)
-                st.metric("Training", units.rough_time(hours * 3600))
-                if price:
-                    st.metric("Cost", searches.money_words(hours, result.devices, price))
+            training = WholeTraining.at(own.plan, result.tokens or 1, result.devices, request.budget)
+            st.metric(f"{units.amount(training.tokens)} tokens", units.duration(training.hours * 3600))
+            if training.cost is not None:
+                st.metric("Cost", f"${training.cost:,.0f}")
             link_ui("what_if", "Open in What if", query_of(_request_of(request, own.plan)))
 
 
