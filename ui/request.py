@@ -188,6 +188,15 @@ class JobRequest:
     tokens: str = _option("", group=JOB, label="Tokens of the whole training", empty="1B", about="such as 15T: what they take, and cost")
     price: float | None = _option(None, group=JOB, label="Price of a device for an hour, $", empty="none")
 
+    def __post_init__(self):
+        """Call the model and the machine as they are listed, whatever users call them."""
+        from simulator.machine.presets import listed_name as machine_named
+        from simulator.model.workloads.language_models import listed_name as model_named
+
+        object.__setattr__(self, "model", model_named(self.model))
+        if isinstance(self.machine, str) and profile_named(self.machine) is None:
+            object.__setattr__(self, "machine", machine_named(self.machine))
+
     @property
     def gpus(self) -> int:
         """How many GPUs its plans use; 0 on a CPU, and of a profile or a GPU of this machine the number that is stated or started."""

@@ -75,6 +75,34 @@ def device_count(name: str) -> int:
     return 1 if entry is None else entry.count
 
 
+THIS_GPU = "this-gpu"
+#: This machine's devices, as PyTorch calls them.
+_OWN = {"cuda": THIS_GPU, "cuda:0": THIS_GPU, "gpu": THIS_GPU, "cpu": THIS_CPU}
+#: What is said of cards in addition to the names of presets, which are the usual ones of their kind.
+_USUAL_FORMS = {"h10080gb": "h100", "a10080gb": "a100", "v10016gb": "v100", "h200141gb": "h200"}
+
+
+def listed_name(name: str) -> str:
+    """The name of a machine as presets are listed, for what users write of it; any other text as it is.
+
+    >>> listed_name("8xH100-SXM"), listed_name("NVIDIA GeForce RTX 4090"), listed_name("4090"), listed_name("cuda"), listed_name("h101")
+    ('8xh100', 'rtx4090', 'rtx4090', 'this-gpu', 'h101')
+    """
+    text = name.strip().lower()
+    if text in data().machines or text in (THIS_CPU, THIS_GPU):
+        return text
+    several = _SEVERAL.fullmatch(text)
+    count, card = (f"{several[1]}x", several[2]) if several else ("", text)
+    letters = re.sub(r"sxm\d?", "", _letters(card).removeprefix("nvidia").removeprefix("geforce").removeprefix("tesla"))
+    known = _USUAL_FORMS | {_letters(each): each for each, entry in data().machines.items() if entry.count == 1}
+    preset = next((known[each] for each in (letters, f"rtx{letters}", f"gtx{letters}") if each in known), "")
+    return f"{count}{preset}" if preset else _OWN.get(text, name)
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text)
+
+
 def precisions_of(name: str) -> frozenset[str]:
     """The precisions in which the GPUs of the preset called `name` multiply at a rate of their own; none of any other machine."""
     entry = _entry(name)
@@ -329,7 +357,6 @@ def _figures(entry: MachineEntry) -> dict[str, tuple[float, str]]:
 # A calibrated GPU as a machine, whole or split into partitions that work as separate devices.
 
 
-THIS_GPU = "this-gpu"
 DEVICE = "cuda:0"
 
 

@@ -30,7 +30,6 @@ from traces.process import gc_paused
 
 NAME = "data-parallel"
 #: Its name in DeePa, and here until November 2026.
-ALIASES = ("image-parallel",)
 ABOUT = "every device trains on its shard of the batch, and gradients are summed over all devices"
 LEAST_DEVICES = 2
 #: With every rule of updates (such as backward-fusion): the sizes of buckets, transfers in the order of need, and another server.

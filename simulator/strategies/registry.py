@@ -3,7 +3,6 @@
 A strategy module defines `NAME`, `ABOUT` (one line), a frozen dataclass `Options` with a docstring per field, and a function `plan` of type
 `PlanFunction`. A module of this folder without `NAME` is not a strategy. Optional constants:
 
-- `ALIASES`: other names by which it is found.
 - `FAMILY`: the strategies of one family are variants of one idea, whose prediction errors are similar (default: a separate family).
 - `USES_COSTS = True`: the plan depends on the costs, or on rates and times of the machine. Its keys are measured before it is made final.
 - `METHODS`: option texts that switch on the strategy's methods one after another; reports compare them.
@@ -24,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, wraps
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
@@ -66,7 +66,6 @@ class Strategy:
     methods: tuple[str, ...] = ()
     least_devices: int = 1
     executed: bool = True
-    aliases: tuple[str, ...] = ()
     candidates: Callable[[Job, Machine], Iterable[str]] | Sequence[str] | None = None
     portion: Callable[[Job, Machine, Any], Portion | None] = lambda job, machine, options: None
     for_language_models: bool = False
@@ -202,7 +201,6 @@ def _discover() -> dict[str, Strategy]:
             methods=getattr(module, "METHODS", ()),
             least_devices=getattr(module, "LEAST_DEVICES", 1),
             executed=getattr(module, "EXECUTED", True),
-            aliases=getattr(module, "ALIASES", ()),
             candidates=getattr(module, "candidates", getattr(module, "CANDIDATES", None)),
             portion=getattr(module, "portion", Strategy.portion),
             for_language_models=getattr(module, "FOR_LANGUAGE_MODELS", False),
@@ -210,9 +208,33 @@ def _discover() -> dict[str, Strategy]:
     return dict(sorted(strategies.items(), key=lambda item: (item[0] != "baseline", item[1].least_devices, item[0])))
 
 
+#: Everyday words for strategies. Options that follow a word are added to those that it means, and win: megatron:tp=8.
+#: DeepSpeed's stage is the one that accelerate starts it with.
+EVERYDAY: Mapping[str, str] = MappingProxyType({
+    "ddp": "data-parallel", "image-parallel": "data-parallel", "fsdp2": PYTORCH_FSDP, "zero1": "fsdp:shard=1", "zero2": "fsdp:shard=2",
+    "zero3": "fsdp:shard=3", "deepspeed": "fsdp:shard=2", "megatron": "fsdp:tp=2,shard=1",
+})  # fmt: skip
+
+
+def written(text: str) -> str:
+    """`NAME[:option=value,...]` with the name of a strategy in place of an everyday word.
+
+    >>> written("zero2"), written("Megatron:tp=8"), written("gpipe:stages=4")
+    ('fsdp:shard=2', 'fsdp:shard=1,tp=8', 'gpipe:stages=4')
+    """
+    name, _, own = text.partition(":")
+    meant = EVERYDAY.get(name.strip().lower(), "")
+    if not meant:
+        return text
+    strategy, _, options = meant.partition(":")
+    given = {pair.partition("=")[0].strip() for pair in own.split(",")}
+    kept = [pair for pair in options.split(",") if pair and pair.partition("=")[0] not in given]
+    tail = ",".join([*kept, *filter(None, [own])])
+    return f"{strategy}:{tail}" if tail else strategy
+
+
 def _named(name: str) -> Strategy | None:
-    known = _discover()
-    return known.get(name) or next((strategy for strategy in known.values() if name in strategy.aliases), None)
+    return _discover().get(written(name).partition(":")[0])
 
 
 def names(devices: int | None = None) -> list[str]:
@@ -251,7 +273,7 @@ def get(name: str) -> Strategy:
     """The strategy called `name`. Raises UnknownNameError if there is none."""
     if strategy := _named(name):
         return strategy
-    raise UnknownNameError("strategy", name, list(_discover()), "schedcast strategies lists them")
+    raise UnknownNameError("strategy", name, [*_discover(), *EVERYDAY], "schedcast strategies lists them")
 
 
 #: The option by which every strategy follows a file: the order of its plan's tasks, or a pipeline's actions.
@@ -328,7 +350,7 @@ def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy,
     >>> sorted({(task.phase, task.stream) for task in plan.tasks})
     [('backward', 0), ('forward', 0), ('update', 1)]
     """
-    name, _, tail = spec.partition(":")
+    name, _, tail = written(spec).partition(":")
     strategy = get(name)
     texts = {k: v for k, v in (shared or {}).items() if k in strategy.option_names}
     for text in filter(None, tail.split(",")):

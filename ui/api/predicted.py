@@ -305,6 +305,8 @@ def predict(
 ) -> Predicted:
     """See `schedcast.predict`, which has the defaults. `place`: the fields of a request that say where."""
     owner = None
+    if isinstance(target, str | Path) and on is None:
+        target, on = None, target  # predict(model, batch, "h100")
     settings = {**_optimizer(optimizer), **_job_fields(fields_of_job, "predict", ["on", "devices", "memory_limit", "mode"])}
     if isinstance(model, torch.nn.Module):
         if target is None and step is None:

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from simulator.strategies.registry import written
 from traces.documents.comparison import Validation
 from ui.present.labels import options_text
 from ui.request import LINKED, JobRequest, optimizer_and_form, stored_profiles
@@ -69,11 +70,14 @@ def request_fields(query: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         if not texts:
             continue
         if option.several:
-            given[option.name] = tuple(dict.fromkeys(texts))
+            given[option.name] = tuple(dict.fromkeys(map(written, texts) if option.name == "strategies" else texts))
         elif option.name == "optimizer":
             given |= optimizer_and_form(texts[-1])
         else:
             value = option.read(texts[-1])
             if value is not None:
                 given[option.name] = value
+    if "model" in given and "machine" in given:
+        named = JobRequest(given["model"], machine=given["machine"])
+        given |= {"model": named.model, "machine": named.machine}
     return given

@@ -10,6 +10,7 @@ import streamlit as st
 from pydantic import TypeAdapter
 from streamlit.delta_generator import DeltaGenerator
 
+from simulator.machine.presets import listed_name
 from simulator.machine.scaled import ABOUT, AS_IT_IS, scale_of
 from simulator.predict.usual import Usual
 from simulator.strategies import registry as strategies
@@ -237,9 +238,11 @@ def request_ui(every: bool = False) -> JobRequest:
 
 
 def _machine_ui(choices: Choices) -> str:
-    """The machine: one of the choices, or a number of GPUs that the user writes. The answers say what is impossible."""
+    """The machine: one of the choices, or what the user writes, by its usual name. The answers refuse what is none."""
     kept = st.session_state.get("machine")
-    written = [kept] if isinstance(kept, str) and _CLUSTER.fullmatch(kept) else []
+    if isinstance(kept, str) and kept not in choices["machine"]:
+        kept = st.session_state["machine"] = listed_name(kept)
+    written = [kept] if isinstance(kept, str) and kept and not LONE_SURROGATE.search(kept) else []
     offered = list(dict.fromkeys([*choices["machine"], *written]))
     about = "Or write a number of GPUs, such as 64xh100: nodes of eight, and the usual network between them."
     return select(st, "Machine or profile", offered, "machine", words=_short, help=about, accept_new_options=True)

@@ -31,7 +31,7 @@ def complete_strategies(incomplete: str) -> list[str]:
 
     name, colon, given = incomplete.partition(":")
     if not colon or name not in strategies.names():
-        return _beginning(incomplete, strategies.names())
+        return _beginning(incomplete, [*strategies.names(), *strategies.EVERYDAY])
     *before, _ = given.split(",")
     settled = {option.partition("=")[0] for option in before}
     options = [option for option, *_ in strategies.get(name).option_docs() if option not in settled]

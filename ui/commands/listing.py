@@ -77,6 +77,7 @@ def strategies(as_json: bool, name: str | None = None) -> None:
                 "name": s.name,
                 "about": s.about,
                 "options": [{"name": n, "about": doc, "default": default} for n, doc, default in s.option_docs()],
+                "also": {word: text for word, text in registry.EVERYDAY.items() if text.partition(":")[0] == s.name},
             }
             for s in available
         ]
@@ -84,6 +85,7 @@ def strategies(as_json: bool, name: str | None = None) -> None:
     elif name is None:
         rows = [(s.name, s.about, ", ".join(option for option, _, _ in s.option_docs()) or "none") for s in available]
         table(("strategy", "what it does", "options"), rows)
+        table(("everyday word", "strategy"), list(registry.EVERYDAY.items()))
         print("What the options of one do: schedcast strategies NAME")
     else:
         (strategy,) = available

@@ -1,5 +1,6 @@
 """Decoders by form: `lm:form=llama,layers=32,...`, and names such as `llama3:8b` with their public configurations. Imports no torch."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
@@ -209,7 +210,11 @@ _GPT2 = "Radford et al. 2019, Language models are unsupervised multitask learner
 _LLAMA2 = "Touvron et al. 2023, Llama 2: Open foundation and fine-tuned chat models"
 _LLAMA3 = "Grattafiori et al. 2024, The Llama 3 herd of models"
 _MPT = "MosaicML 2023, llm-foundry, scripts/train/yamls/pretrain"
+_LLAMA32 = "Meta 2024, Llama 3.2, published config.json"
 _QWEN3 = "Yang et al. 2025, Qwen3 technical report"
+_MISTRAL = "Jiang et al. 2023, Mistral 7B, and the published config.json of v0.3, whose attention has no window"
+_TINYLLAMA = "Zhang et al. 2024, TinyLlama: An open-source small language model"
+_SMOLLM2 = "Allal et al. 2025, SmolLM2, published config.json"
 _DEEPSEEK = "and its published config.json; values are padded to the width of keys, and no bias or group chooses experts"
 _MIXTRAL = "Jiang et al. 2024, Mixtral of experts, and its published config.json"
 
@@ -232,6 +237,17 @@ def _named() -> Iterator[tuple[str, Named]]:
     ):
         model = _of(LLAMA, layers, width, heads, kv_heads=8, ffn=ffn, vocab=128_256)
         yield f"llama3:{size}", Named(model, 8192, f"Llama 3 {size.upper()}: {_LLAMA3}")
+    for size, layers, width, heads, ffn in (("1b", 16, 2048, 32, 8192), ("3b", 28, 3072, 24, 8192)):
+        model = _of(LLAMA, layers, width, heads, kv_heads=8, ffn=ffn, vocab=128_256, tied=True)
+        yield f"llama3.2:{size}", Named(model, 8192, f"Llama 3.2 {size.upper()}: {_LLAMA32}")
+    mistral = _of(LLAMA, 32, 4096, 32, kv_heads=8, ffn=14_336, vocab=32_768)
+    yield "mistral:7b", Named(mistral, 8192, f"Mistral 7B: {_MISTRAL}")
+    yield "tinyllama:1.1b", Named(_of(LLAMA, 22, 2048, 32, kv_heads=4, ffn=5632), 2048, f"TinyLlama 1.1B: {_TINYLLAMA}")
+    for size, layers, width, heads, keys, ffn in (
+        ("135m", 30, 576, 9, 3, 1536), ("360m", 32, 960, 15, 5, 2560), ("1.7b", 24, 2048, 32, 32, 8192),
+    ):  # fmt: skip
+        model = _of(LLAMA, layers, width, heads, kv_heads=keys, ffn=ffn, vocab=49_152, tied=True)
+        yield f"smollm2:{size}", Named(model, 2048, f"SmolLM2-{size.upper()}: {_SMOLLM2}")
     for size, layers, width, heads in (
         ("125m", 12, 768, 12), ("350m", 24, 1024, 16), ("1b", 24, 2048, 16), ("3b", 32, 2560, 20), ("7b", 32, 4096, 32),
         ("13b", 40, 5120, 40), ("30b", 48, 7168, 56), ("70b", 80, 8192, 64),
@@ -239,6 +255,12 @@ def _named() -> Iterator[tuple[str, Named]]:
         yield f"mpt:{size}", Named(_of(GPT, layers, width, heads, vocab=50_368, norm=LOW), 2048, f"MPT-{size}: {_MPT}")
     qwen3 = _of(LLAMA, 36, 4096, 32, kv_heads=8, ffn=12_288, vocab=151_936, qk_norm=True)
     yield "qwen3:8b", Named(qwen3, 4096, f"Qwen3-8B: {_QWEN3}")
+    for size, layers, width, heads, ffn, tied in (
+        ("0.6b", 28, 1024, 16, 3072, True), ("1.7b", 28, 2048, 16, 6144, True), ("4b", 36, 2560, 32, 9728, True),
+        ("14b", 40, 5120, 40, 17_408, False), ("32b", 64, 5120, 64, 25_600, False),
+    ):  # fmt: skip
+        model = _of(LLAMA, layers, width, heads, kv_heads=8, ffn=ffn, vocab=151_936, qk_norm=True, head_dim=128, tied=tied)
+        yield f"qwen3:{size}", Named(model, 4096, f"Qwen3-{size.upper()}: {_QWEN3}")
     for name, layers, width, heads, expert in (("30b-a3b", 48, 2048, 32, 768), ("235b-a22b", 94, 4096, 64, 1536)):
         mixture = {"experts": 128, "active": 8, "expert_ffn": expert, "head_dim": 128}
         model = _of(LLAMA, layers, width, heads, kv_heads=4, ffn=8 * expert, vocab=151_936, qk_norm=True, **mixture)
@@ -259,3 +281,36 @@ def _named() -> Iterator[tuple[str, Named]]:
 
 #: Every named model.
 NAMED: Mapping[str, Named] = MappingProxyType(dict(_named()))
+
+
+#: Names of model cards, in lower case, and what they are called here: the same sizes. A model that follows instructions has those of its
+#: base, which `listed_name` knows.
+_CARDS: Mapping[str, str] = MappingProxyType({
+    "gpt2:124m": "gpt2:small", "gpt2:355m": "gpt2:medium", "gpt2:774m": "gpt2:large", "gpt2:1.5b": "gpt2:xl",
+    "openai-community/gpt2": "gpt2:small", "openai-community/gpt2-medium": "gpt2:medium",
+    "openai-community/gpt2-large": "gpt2:large", "openai-community/gpt2-xl": "gpt2:xl",
+    "meta-llama/llama-2-7b-hf": "llama2:7b", "meta-llama/llama-2-13b-hf": "llama2:13b", "meta-llama/llama-2-70b-hf": "llama2:70b",
+    "meta-llama/meta-llama-3-8b": "llama3:8b", "meta-llama/meta-llama-3-70b": "llama3:70b",
+    "meta-llama/llama-3.1-8b": "llama3:8b", "meta-llama/llama-3.1-70b": "llama3:70b", "meta-llama/llama-3.1-405b": "llama3:405b",
+    "meta-llama/llama-3.3-70b": "llama3:70b", "llama3.1:8b": "llama3:8b", "llama3.1:70b": "llama3:70b", "llama3.1:405b": "llama3:405b",
+    "llama3.3:70b": "llama3:70b", "meta-llama/llama-3.2-1b": "llama3.2:1b", "meta-llama/llama-3.2-3b": "llama3.2:3b",
+    "mistralai/mistral-7b-v0.3": "mistral:7b", "tinyllama/tinyllama-1.1b-chat-v1.0": "tinyllama:1.1b",
+    "mistralai/mixtral-8x7b-v0.1": "mixtral:8x7b", "mistralai/mixtral-8x22b-v0.1": "mixtral:8x22b",
+    "deepseek-ai/deepseek-v2-lite": "deepseek:v2-lite", "deepseek-ai/deepseek-v2": "deepseek:v2", "deepseek-ai/deepseek-v3": "deepseek:v3",
+    **{f"huggingfacetb/smollm2-{size}": f"smollm2:{size}" for size in ("135m", "360m", "1.7b")},
+    **{f"qwen/qwen3-{size}": f"qwen3:{size}" for size in ("0.6b", "1.7b", "4b", "8b", "14b", "32b", "30b-a3b", "235b-a22b")},
+})  # fmt: skip
+#: How the names of models end that were trained further, with the sizes of their base.
+_TRAINED_FURTHER = re.compile(r"-(instruct|base|it|chat)$")
+
+
+def listed_name(name: str) -> str:
+    """The name of a built-in language model for what users write of it, such as the name of its card; any other text as it is.
+
+    >>> listed_name("meta-llama/Llama-3.1-8B-Instruct"), listed_name("GPT2:124M"), listed_name("resnet50")
+    ('llama3:8b', 'gpt2:small', 'resnet50')
+    """
+    text = name.strip().lower()
+    if text in NAMED:
+        return text
+    return _CARDS.get(text) or _CARDS.get(_TRAINED_FURTHER.sub("", text), name)

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from simulator.model.workloads.data import Batches, audio_clips, bit_streams, digits
-from simulator.model.workloads.language_models import NAMED, PREFIX, USUAL_LENGTH, LanguageModel, read
+from simulator.model.workloads.language_models import NAMED, PREFIX, USUAL_LENGTH, LanguageModel, listed_name, read
 from traces.errors import UnknownNameError
 
 #: Samples per step of a model for which nothing else is usual.
@@ -200,25 +200,26 @@ def names() -> tuple[str, ...]:
 
 def is_built_in(name: str) -> bool:
     """Whether a model is built in, so that it is not a user's code: one that is listed, or a form (`language_models`)."""
-    return name in _BY_NAME or name.startswith(PREFIX)
+    return listed_name(name) in _BY_NAME or name.startswith(PREFIX)
 
 
 def is_language_model(name: str) -> bool:
     """Whether a built-in model predicts the next token: one with its size behind a colon, or a form."""
-    return is_built_in(name) and ":" in name
+    return is_built_in(name) and ":" in listed_name(name)
 
 
 def language_model(name: str) -> LanguageModel | None:
     """The form of a built-in language model; None for any other model."""
     if name.startswith(PREFIX):
         return read(name)
-    return NAMED[name].model if name in NAMED else None
+    return NAMED[known].model if (known := listed_name(name)) in NAMED else None
 
 
 def get(name: str) -> Workload:
     """Return the built-in model called `name`. Raises UnknownNameError, and SchedcastError for a form that is unusable."""
     if name.startswith(PREFIX):
         return _language_model(name, read(name), USUAL_LENGTH, "a decoder of the form that its name says")
-    if name not in _BY_NAME:
+    known = listed_name(name)
+    if known not in _BY_NAME:
         raise UnknownNameError("model", name, names(), "`schedcast models` lists them")
-    return _BY_NAME[name]
+    return _BY_NAME[known]
