@@ -50,12 +50,13 @@ def usual_of(model: str, machine: str, gpus: int) -> Usual:
 
 
 def least_checkpoint(job: Job, texts: Sequence[str], known: Callable[[Job, str], Forecast | Refusal]) -> Job:
-    """The job with the least activation checkpointing with which one of the strategies fits in memory; with the most if none does.
+    """The job with the least activation checkpointing with which one of the strategies fits in memory, with room to spare; with the most if
+    none does.
 
     `known`: forecasts a strategy of a job.
     """
     for kind in LEAST_FIRST:
         tried = job.varied(checkpoint=kind)
-        if any(isinstance(own := known(tried, text), Forecast) and own.fits for text in texts):
+        if any(isinstance(own := known(tried, text), Forecast) and own.fits and not own.at_limit for text in texts):
             break
     return tried

@@ -76,7 +76,7 @@ WRONG_OPTIONS = [
     (options(batch="9" * 5000), "is not an integer"),
     (options(device="cuda:" + "9" * 5000), "unknown device 'cuda:999"),
     (options(batch="9" * 25), "failed for batch size 999"),
-    (options(model=None), "Missing option '--model'; see schedcast predict --help"),
+    (options(model=None), "Missing option '--model'; give a model as in --model resnet50"),
     ([*options(), "--model", "vgg11"], "--model is given 2 times and takes one value; give it once"),
     ([*options(), "--lr", "0.1", "--lr", "0.2"], "--lr is given 2 times"),
     (options(timeline="t.json", batch="4,8"), "--timeline t.json takes one prediction"),

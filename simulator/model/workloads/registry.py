@@ -221,5 +221,6 @@ def get(name: str) -> Workload:
         return _language_model(name, read(name), USUAL_LENGTH, "a decoder of the form that its name says")
     known = listed_name(name)
     if known not in _BY_NAME:
-        raise UnknownNameError("model", name, names(), "`schedcast models` lists them")
+        others = "a language model of other sizes is lm:form=llama,layers=..., and with transformers hf:NAME"
+        raise UnknownNameError("model", name, names(), f"`schedcast models` lists them; {others}")
     return _BY_NAME[known]

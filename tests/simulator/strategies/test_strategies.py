@@ -157,6 +157,19 @@ def test_a_former_name_is_an_alias():
     assert "image-parallel" not in strategies.names()
 
 
+@pytest.mark.parametrize("word", strategies.EVERYDAY)
+def test_every_everyday_word_is_a_strategy_with_its_options(word):
+    meant = strategies.EVERYDAY[word]
+    assert strategies.parse(word) == strategies.parse(meant)
+    assert strategies.parse(word.upper()) == strategies.parse(meant)
+    assert strategies.get(word) is strategies.get(meant.partition(":")[0])
+
+
+def test_options_behind_an_everyday_word_win():
+    assert strategies.parse("megatron:tp=8")[1] == strategies.parse("fsdp:shard=1,tp=8")[1]
+    assert strategies.parse("zero3:shard=1")[1] == strategies.parse("zero1")[1]
+
+
 NEWCOMER = '''
 """Reversed order of updates."""
 

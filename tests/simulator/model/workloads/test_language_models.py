@@ -15,7 +15,7 @@ from simulator.engine.costs.products import Attention as AttentionWork
 from simulator.engine.costs.products import Product
 from simulator.model.job import Job
 from simulator.model.workloads import registry as workloads
-from simulator.model.workloads.language_models import NAMED, LanguageModel, read
+from simulator.model.workloads.language_models import _CARDS, NAMED, LanguageModel, read
 from simulator.model.workloads.networks.decoders import Attention, Decoder, Experts, alibi, rotated, turns_by
 from simulator.plan.bodies.op_class import GROUPED_PRODUCT
 from tests.support.refusals import refuses
@@ -26,6 +26,10 @@ from traces.errors import Code
 PUBLISHED = {
     "gpt2:small": 124_439_808, "gpt2:medium": 354_823_168, "gpt2:large": 774_030_080, "gpt2:xl": 1_557_611_200,
     "llama2:7b": 6_738_415_616, "llama2:13b": 13_015_864_320, "llama2:70b": 68_976_648_192,
+    "llama3.2:1b": 1_235_814_400, "llama3.2:3b": 3_212_749_824, "mistral:7b": 7_248_023_552, "tinyllama:1.1b": 1_100_048_384,
+    "smollm2:135m": 134_515_008, "smollm2:360m": 361_821_120, "smollm2:1.7b": 1_711_376_384,
+    "qwen3:0.6b": 596_049_920, "qwen3:1.7b": 1_720_574_976, "qwen3:4b": 4_022_468_096, "qwen3:14b": 14_768_307_200,
+    "qwen3:32b": 32_762_123_264,
     "llama3:8b": 8_030_261_248, "llama3:70b": 70_553_706_496, "llama3:405b": 405_853_388_800,
     "mpt:125m": 125_311_488, "mpt:350m": 355_985_408, "mpt:1b": 1_315_950_592, "mpt:3b": 2_651_837_440, "mpt:7b": 6_658_859_008,
     "mpt:30b": 29_975_214_080, "mpt:70b": 64_862_437_376, "qwen3:8b": 8_190_735_360,
@@ -70,6 +74,14 @@ def test_a_named_network_has_these_parameters(name):
 @pytest.mark.parametrize("name", ["llama3:405b", "mpt:70b", "qwen3:8b"])
 def test_a_whole_network_has_these_parameters(name):
     assert scalars(NAMED[name].model, NAMED[name].length) == workloads.get(name).parameters
+
+
+def test_a_card_names_the_model_of_its_sizes():
+    assert workloads.get("meta-llama/Llama-3.1-8B-Instruct") is workloads.get("llama3:8b")
+    assert workloads.language_model("openai-community/gpt2-xl") == NAMED["gpt2:xl"].model
+    assert workloads.is_language_model("Qwen/Qwen3-0.6B")
+    assert set(_CARDS.values()) <= set(NAMED)
+    assert all(card == card.lower() and card not in NAMED for card in _CARDS)
 
 
 @pytest.mark.parametrize("spec", FORMS)
