@@ -201,7 +201,8 @@ def check_module(name: str, module: torch.nn.Module) -> None:
             )
         if hasattr(child, "_orig_mod") or getattr(child, "_compiled_call_impl", None) is not None:
             raise SchedcastError(
-                f"{place} is compiled by torch.compile, which is not modeled; expected a plain module; remove compile", Code.MODEL
+                f"{place} is compiled by torch.compile, which is not modeled; expected a plain module; remove it, or give its _orig_mod",
+                Code.MODEL,
             )
         if getattr(child, "sparse", False) is True:
             raise SchedcastError(f"{place} has sparse gradients, which are not modeled; make it with sparse=False", Code.MODEL)

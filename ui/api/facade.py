@@ -1,10 +1,10 @@
 """The functions of `import schedcast`. Each loads what it needs when it is called, so that importing them loads nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traces.arguments import typed
+from ui.api.arguments import asked, renamed, strategies_of
 
 if TYPE_CHECKING:
     from ui.api.measured import Measured
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from ui.api.watching import Watch
 
 
-@typed
+@asked
 def predict(
     model: Any,
     batch: Any = None,
     target: Any = None,
     *,
-    on: str | Path | None = None,
-    loss: Callable[[Any, Any], Any] | None = None,
-    step: Callable[[Any, Any], Any] | None = None,
+    on: Any = None,
+    loss: Any = None,
+    step: Any = None,
     optimizer: Any = None,
-    strategy: str | None = None,
+    strategy: Any = None,
     samples: int | None = None,
     devices: int | None = None,
     memory_limit: float | None = None,
@@ -52,34 +52,28 @@ def predict(
     """
     from ui.api import predicted
 
-    return predicted.predict(
-        model,
-        batch,
-        target,
-        on=on,
-        loss=loss,
-        step=step,
-        optimizer=optimizer,
-        strategy=strategy,
-        samples=samples,
-        place={"devices": devices, "memory_limit": memory_limit, "mode": mode, "tokens": str(tokens), "price": price},
-        fields_of_job=job,
-    )
+    own = {
+        "batch": batch, "target": target, "on": on, "loss": loss, "step": step, "optimizer": optimizer, "strategy": strategy,
+        "samples": samples, "devices": devices, "memory_limit": memory_limit, "mode": mode, "tokens": tokens, "price": price,
+    }  # fmt: skip
+    return predicted.predict(model, *renamed(own, job))
 
 
-@typed
-def search(model: Any, batch: Any = None, strategies: Sequence[str] = (), processes: int | None = None, **asked: Any) -> "Searched":
+@asked
+def search(model: Any, batch: Any = None, strategies: Any = (), processes: int | None = None, **job: Any) -> "Searched":
     """Rank every plan that the strategies (none: all) offer for a job.
 
     The job is that of a prediction, or that of the arguments of `predict`.
     """
     from ui.api import predicted, searched
 
-    job = model if isinstance(model, predicted.Predicted) else predict(model, batch, **asked)
-    return searched.search(job, strategies, processes)
+    names = strategies_of(job.pop("strategy", None) or strategies)
+    own = model if isinstance(model, predicted.Predicted) else predict(model, batch, **job)
+    return searched.search(own, names, processes)
 
 
-def validate(model: str | Path, batch: int | None = None, strategy: Sequence[str] = (), **options: Any) -> "Measured":
+@asked
+def validate(model: Any, batch: int | None = None, strategy: Sequence[str] = (), **options: Any) -> "Measured":
     """Predict, run and compare schedules on this machine, in a separate process, as `schedcast validate` does.
 
     `model`: a name or FILE.py:FACTORY. `strategy`: none means all. `options` are those of the command: `quick=True`, `out="report"`,
@@ -90,21 +84,23 @@ def validate(model: str | Path, batch: int | None = None, strategy: Sequence[str
     return measured.measured("validate", model, {"batch": batch, "strategy": list(strategy), **options})
 
 
-def run(model: str | Path, batch: int | None = None, strategy: str = "baseline", **options: Any) -> "Measured":
+@asked
+def run(model: Any, batch: int | None = None, strategy: str = "baseline", **options: Any) -> "Measured":
     """Train with a schedule on this machine, as `schedcast run` does. Arguments as in `validate`."""
     from ui.api import measured
 
     return measured.measured("run", model, {"batch": batch, "strategy": strategy, **options})
 
 
-def calibrate(model: str | Path, batch: int | None = None, strategy: Sequence[str] = (), **options: Any) -> "Measured":
+@asked
+def calibrate(model: Any, batch: int | None = None, strategy: Sequence[str] = (), **options: Any) -> "Measured":
     """Measure the costs of a job's plans on this machine and store them in its profile, as `schedcast calibrate` does. See `validate`."""
     from ui.api import measured
 
     return measured.measured("calibrate", model, {"batch": batch, "strategy": list(strategy), **options})
 
 
-@typed
+@asked
 def replay(traces: Any, what_if: Sequence[str] = ()) -> "Recorded":
     """Say where the time of a recorded GPU step goes, and what would make it faster. Needs neither PyTorch nor a GPU.
 
@@ -116,7 +112,7 @@ def replay(traces: Any, what_if: Sequence[str] = ()) -> "Recorded":
     return recorded.replay(traces, what_if)
 
 
-@typed
+@asked
 def diff(before: Any, after: Any) -> "Difference":
     """Say why one recorded run is slower than another, in terms that add up. Either is as in `replay`."""
     from ui.api import recorded
@@ -124,7 +120,7 @@ def diff(before: Any, after: Any) -> "Difference":
     return recorded.diff(before, after)
 
 
-@typed
+@asked
 def watch(steps: int = 5, out: str | Path | None = None, memory: bool = False) -> "Watch":
     """Record a few steps of a training loop, and say what they wait for and what would make them faster.
 
@@ -143,7 +139,7 @@ def watch(steps: int = 5, out: str | Path | None = None, memory: bool = False) -
     return watching.Watch(steps, out, memory)
 
 
-@typed
+@asked
 def hf(steps: int = 5, out: str | Path | None = None) -> Any:
     """A callback for the Trainer of transformers: `Trainer(..., callbacks=[sc.hf()])`. Prints what `watch` would say."""
     from ui.api import watching
@@ -151,7 +147,7 @@ def hf(steps: int = 5, out: str | Path | None = None) -> Any:
     return watching.hf(steps, out)
 
 
-@typed
+@asked
 def accelerate(steps: int = 5, out: str | Path | None = None) -> Any:
     """For `Accelerator(kwargs_handlers=[sc.accelerate()])` of accelerate: its `profile` prints what `watch` would say.
 
@@ -165,7 +161,7 @@ def accelerate(steps: int = 5, out: str | Path | None = None) -> Any:
     return watching.accelerate(steps, out)
 
 
-@typed
+@asked
 def lightning(steps: int = 5, out: str | Path | None = None) -> Any:
     """A callback for Lightning: `Trainer(callbacks=[sc.lightning()])`. Prints what `watch` would say."""
     from ui.api import watching
@@ -173,7 +169,7 @@ def lightning(steps: int = 5, out: str | Path | None = None) -> Any:
     return watching.lightning(steps, out)
 
 
-@typed
+@asked
 def report(path: str | Path, *answers: Any, title: str = "Schedcast") -> Path:
     """Write one page for a colleague about answers of this module, or files and folders that commands wrote. Returns its path."""
     from ui.api import shown

@@ -2,7 +2,7 @@
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -23,11 +23,12 @@ from simulator.predict.answers import Answers
 from simulator.predict.normal import normal
 from simulator.predict.target import Target
 from traces import units
-from traces.arguments import typed
+from traces.arguments import check_type
 from traces.documents.comparison import PYTORCH, Prediction
 from traces.documents.predictions import Normal
 from traces.documents.timeline import Timeline
 from traces.errors import Code, Refusal, SchedcastError
+from ui.api.arguments import asked, batch_of, in_python, job_values, loss_of, machine_of, renamed, step_of, strategies_of
 from ui.api.shown import Shown
 from ui.api.timelines import ShownTimeline
 from ui.commands.predicting import print_normal
@@ -163,7 +164,7 @@ class Predicted(Shown):
             seconds[span.layer or span.phase] += min(span.end_s, end) - max(span.start_s, start)
         return sorted(seconds.items(), key=lambda item: -item[1])
 
-    @typed
+    @asked
     def compare(self, *strategies: str) -> "Predicted":
         """Predict these strategies (NAME or NAME:option=value,...) too, and print them as one table."""
         asked = (*(self.request.strategies or (self.chosen,)), *strategies)
@@ -177,19 +178,19 @@ class Predicted(Shown):
         `checkpoint="full"`, `attention="cudnn"`, `image_size=` or `seq=`. So are `on="a100"`, `devices=4` and `memory_limit=` (GB).
         Raises SchedcastError for any other name.
         """
+        _, changes = renamed({}, changes)
         request = self.request
         scale = {name: changes.pop(name) for name in list(changes) if name in ABOUT}
         if scale:
             known = {name: getattr(scale_of(request.scale), name) for name in ABOUT} | scale
             request = replace(request, scale=",".join(f"{name}={factor}" for name, factor in known.items()))
         place = {name: changes.pop(name) for name in ("devices", "memory_limit") if name in changes}
-        machine = str(changes.pop("on", request.machine))
-        if isinstance(text := changes.get("optimizer"), str) and ":" in text:
-            changes |= optimizer_and_form(text)
+        machine = str(machine_of(changes.pop("on", request.machine)))
+        changes |= _optimizer(changes.pop("optimizer", None))
         changes = _job_fields(changes, "what_if", [*ABOUT, "on", "devices", "memory_limit"])
         return answer(replace(request, machine=machine, **place, **changes), self.chosen, self.owner)
 
-    @typed
+    @asked
     def normal(self, measured_s: float | None = None) -> Speed:
         """Whether a step that you measured, in seconds, is as long as predicted; and the published steps nearest to the job.
 
@@ -209,7 +210,7 @@ class Predicted(Shown):
             step = larger
         return step.prediction.largest_batch if not step.fits else step.job.batch
 
-    @typed
+    @asked
     def hours(self, samples: int | None = None, epochs: float = 1, price: float | None = None, tokens: int | None = None) -> Cost:
         """The time and cost of a training: `samples` of an epoch (or `tokens`, if a model's inputs are rows of them) times `epochs`.
 
@@ -237,7 +238,7 @@ class Predicted(Shown):
             raise SchedcastError("hours(tokens=...) needs a model whose inputs are rows of tokens; give samples instead")
         return tokens // self.job.batch
 
-    @typed
+    @asked
     def timeline(self, strategy: str | None = None) -> ShownTimeline:
         """The timeline of a step of the chosen strategy, or of another requested one; a notebook draws it."""
         text = self.chosen if strategy is None else strategy
@@ -262,7 +263,7 @@ class Predicted(Shown):
 
     def _print(self, console: Console) -> None:
         def line(text: str, style: str = "") -> None:
-            console.print(text, style=style, highlight=False, markup=False)
+            console.print(in_python(text), style=style, highlight=False, markup=False)
 
         here = measured_here(self.target.costs)
         own = self.prediction
@@ -290,40 +291,32 @@ class Predicted(Shown):
             line(f"- {text}: {refused.words}")
 
 
-def predict(
-    model: Any,
-    batch: Any,
-    target: Any,
-    on: str | Path | None,
-    loss: Callable[[Any, Any], torch.Tensor] | None,
-    step: Callable[[Any, Any], torch.Tensor] | None,
-    optimizer: Any,
-    strategy: str | None,
-    samples: int | None,
-    place: Mapping[str, Any],
-    fields_of_job: Mapping[str, Any],
-) -> Predicted:
-    """See `schedcast.predict`, which has the defaults. `place`: the fields of a request that say where."""
-    owner = None
+def predict(model: Any, given: Mapping[str, Any], fields_of_job: Mapping[str, Any]) -> Predicted:
+    """See `schedcast.predict`, which has the defaults. `given`: its arguments; `fields_of_job`: the fields of a job."""
+    owner, batch, target, on = None, given["batch"], given["target"], given["on"]
     if isinstance(target, str | Path) and on is None:
         target, on = None, target  # predict(model, batch, "h100")
-    settings = {**_optimizer(optimizer), **_job_fields(fields_of_job, "predict", ["on", "devices", "memory_limit", "mode"])}
+    on = machine_of(on)
+    settings = {**_optimizer(given["optimizer"]), **_job_fields(fields_of_job, "predict", ["on", "devices", "memory_limit", "mode"])}
     if isinstance(model, torch.nn.Module):
+        batch, target, step = batch_of(batch), None if target is None else batch_of(target), step_of(given["step"])
         if target is None and step is None:
             batch, target = _divided(model, batch)
         with undisturbed():
-            owner, batch = live_factory(model, batch, target, loss, samples, step)
+            owner, batch = live_factory(model, batch, target, loss_of(given["loss"]), given["samples"], step)
         settings = {"precision": _precision(model), **settings}
         if on is None and any(p.is_cuda for p in model.parameters()):
             on = THIS_GPU
     elif not isinstance(model, str | Path):
-        raise SchedcastError(
-            f"predict takes a torch.nn.Module or a model's name, not {type(model).__name__}; make the module first", Code.MODEL
-        )
+        kind = model.__name__ if isinstance(model, type) else type(model).__name__
+        raise SchedcastError(f"predict takes a torch.nn.Module or a model's name, not {kind}; make the module first", Code.MODEL)
+    check_type("batch=", batch, int | None)
     named = str(model) if owner is None else owner.name
     where = str(THIS_CPU if on is None else on)
-    asked = (strategy,) if strategy else ()
-    return answer(JobRequest(**{"model": named, "batch": batch, "machine": where, "strategies": asked, **place, **settings}), owner=owner)
+    place = {name: given[name] for name in ("devices", "memory_limit", "mode", "price")} | {"tokens": str(given["tokens"])}
+    chosen = strategies_of(given["strategy"])
+    request = {"model": named, "batch": batch, "machine": where, "strategies": chosen, **place, **settings}
+    return answer(JobRequest(**request), chosen[0] if chosen else None, owner=owner)
 
 
 def answer(request: JobRequest, chosen: str | None = None, owner: Any = None, job: Job | None = None) -> Predicted:
@@ -344,7 +337,7 @@ def _job_fields(given: Mapping[str, Any], door: str, others: Sequence[str]) -> d
 
     `door`: the function that was called; `others`: its other arguments, which the refusal names.
     """
-    named = {"image_size" if name == "seq" else name: value for name, value in given.items()}
+    named = {"image_size" if name == "seq" else name: value for name, value in job_values(given).items()}
     names = [each.name for each in fields(Job) if each.name in JobRequest.__dataclass_fields__ and each.name != "model"]
     if unknown := sorted(set(named) - set(names)):
         raise SchedcastError(f"{door} knows no {unknown[0]!r}; expected one of {', '.join([*others, *names, 'seq'])}", Code.NAME)
@@ -359,11 +352,14 @@ def around(job: Job) -> Any:
 def _optimizer(given: Any) -> dict[str, Any]:
     """The fields of a job for an optimizer: NAME[:for|foreach|fused], or one of PyTorch's with its form and learning rate."""
     if given is None or isinstance(given, str):
-        return optimizer_and_form(given) if given else {}
-    kind = next((OPTIMIZERS[base.__name__] for base in type(given).__mro__ if base.__name__ in OPTIMIZERS), None)
+        return optimizer_and_form(given.lower()) if given else {}
+    made = given if isinstance(given, type) else type(given)
+    kind = next((OPTIMIZERS[base.__name__] for base in made.__mro__ if base.__name__ in OPTIMIZERS), None)
     if kind is None:
         known = ", ".join(OPTIMIZERS)
-        raise SchedcastError(f"optimizer {type(given).__name__} is not modeled; expected one of {known}, or a name such as 'adam:fused'")
+        raise SchedcastError(f"optimizer {made.__name__} is not modeled; expected one of {known}, or a name such as 'adam:fused'")
+    if made is given:
+        return optimizer_and_form(kind)
     group = given.param_groups[0]
     if kind == "sgd" and group.get("momentum"):
         kind = "nesterov" if group.get("nesterov") else "momentum"

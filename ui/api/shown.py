@@ -10,8 +10,9 @@ from typing import Any
 
 from rich.console import Console
 
-from traces.arguments import check_type, typed
+from traces.arguments import check_type
 from traces.files import write_atomic
+from ui.api.arguments import asked
 
 #: Columns of a terminal whose width is not known, and those of a card in a notebook.
 WIDTH, CARD_WIDTH = 100, 120
@@ -29,7 +30,7 @@ class Shown(ABC):
     def json(self) -> dict[str, Any]:
         """The document that the command line prints with `--json`."""
 
-    @typed
+    @asked
     def save(self, path: str | Path) -> Path:
         """Write the document to a file, which other functions and commands read; the file is complete or absent. Returns its path."""
         write_atomic(Path(path), json.dumps(self.json(), allow_nan=False).encode())

@@ -231,6 +231,7 @@ def _check_second_forward(
 def _check_loss(loss: Any) -> None:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise SchedcastError(f"the loss is {shown}; expected a tensor with one element; reduce it with .mean() or .sum()", Code.MODEL)
+        change = "return the loss" if loss is None else "reduce it with .mean() or .sum()"
+        raise SchedcastError(f"the loss is {shown}; expected a tensor with one element; {change}", Code.MODEL)
     if not loss.requires_grad:
         raise SchedcastError("the loss does not depend on any trainable parameter; check the model's loss")

@@ -55,8 +55,9 @@ class StepWatch:
         for name, parameter in self._module.named_parameters():
             if parameter.grad is not None:
                 raise SchedcastError(
-                    f"the model's forward calls backward (parameter {name!r} has a gradient before the loss exists); expected a forward"
-                    " that only computes; use torch.autograd.grad, or return the loss"
+                    f"the model's forward calls backward (parameter {name!r} has a gradient before the loss exists); expected one that"
+                    " returns the loss, since backward and the update are predicted anyway: accumulation is --accumulate 4, clipping"
+                    " --clip-norm 1"
                 )
         check_hooks("the model", self._module)
         for name, own in self._places().items():

@@ -14,6 +14,21 @@ A module that exists, on a GPU that may not:
 Answers print themselves in a terminal and in a notebook, and carry their data (`json()`, `frame()`, `save(path)`).
 """
 
+from traces.errors import SchedcastError
 from ui.api.facade import accelerate, calibrate, diff, hf, lightning, predict, replay, report, run, search, validate, watch
 
-__all__ = ["accelerate", "calibrate", "diff", "hf", "lightning", "predict", "replay", "report", "run", "search", "validate", "watch"]
+__all__ = [
+    "SchedcastError",
+    "accelerate",
+    "calibrate",
+    "diff",
+    "hf",
+    "lightning",
+    "predict",
+    "replay",
+    "report",
+    "run",
+    "search",
+    "validate",
+    "watch",
+]
