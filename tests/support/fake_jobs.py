@@ -34,7 +34,7 @@ def choices():
 
 
 def facts(request):
-    about = f"132 SMs, 66.9 TFLOP/s ({request.precision})"
+    about = f"132 SMs, 66.9 TFLOP/s ({request.settled.precision})"
     return MachineFacts(4, {"memory": Figure(100.0, "GB/s")}, about=about, cautions=("The device throttled while it was measured: power.",))
 
 
@@ -83,7 +83,7 @@ def predict_many(request):
             strategy=strategy,
             options=dict(option.split("=") for option in options.split(",") if option),
             mode="eager",
-            precision=request.precision,
+            precision=request.settled.precision,
             step_s=timeline.step_s,
             interval_s=(timeline.step_s * 0.96, timeline.step_s * 1.05),
             baseline_step_s=base.step_s,

@@ -16,7 +16,7 @@ from traces.documents.comparison import BASELINE, PYTORCH, Prediction
 from traces.documents.predictions import Normal, PlacedPrediction, Predictions
 from traces.documents.search_result import SearchResult
 from traces.documents.timeline import Cause, CriticalSpan, Timeline
-from traces.documents.whole_training import WholeTraining
+from traces.documents.whole_training import BILLION, WholeTraining
 from ui.present import charts
 from ui.present.blocks import Block, Figure, Group, Section, Sentences, Table, Timelines, stacked
 from ui.present.labels import OVER_BASELINE, PEAK, division, model_name, options_text, source_words, strategy_name, verdict_cell
@@ -390,9 +390,10 @@ def prediction_words(prediction: Prediction, here: bool = True) -> list[str]:
     sentences = [f"Assumed: {what}." for what in prediction.assumed]
     sentences += [] if prediction.settled else [NOT_SETTLED]
     sentences += [f"The loss is {prediction.loss}."] if prediction.loss else []
-    if prediction.training is not None:
-        device = "GPU" if prediction.mfu is not None else "device"
-        sentences.append(training_words(prediction.training, prediction.tokens, prediction.devices_used, device))
+    if prediction.tokens and prediction.fits:
+        device, used = "GPU" if prediction.mfu is not None else "device", prediction.devices_used
+        training = prediction.training or WholeTraining.at(prediction, prediction.tokens, used, (BILLION, None))  # in older documents
+        sentences.append(training_words(training, prediction.tokens, used, device))
     if prediction.gain_over_pytorch is not None and prediction.pytorch_step_s is not None:
         sentences.append(f"Against plain PyTorch's {units.duration(prediction.pytorch_step_s)}: {prediction.gain_over_pytorch.judged}.")
     if prediction.gain_over_baseline is not None and prediction.baseline_step_s is not None:

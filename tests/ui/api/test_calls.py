@@ -88,7 +88,7 @@ REFUSED = {
 
 @pytest.fixture(autouse=True)
 def _no_gpu(monkeypatch):
-    monkeypatch.setattr("calibrate.profiles.own_gpu_profile", lambda: None)
+    monkeypatch.setattr("calibrate.profiles.own_gpu_profile", lambda *given, **named: None)
 
 
 @pytest.mark.parametrize("call", ANSWER)

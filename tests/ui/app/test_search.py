@@ -98,7 +98,7 @@ def test_a_language_model_shows_the_configurations_worth_knowing_and_opens_their
     assert [value for label, value in shown if label == "Cost"] == ["$2", "$2", "$2"]
     queries = [each.proto.query_string for each in app.get("page_link")]
     assert [("accumulate=8" in query, "checkpoint=" in query) for query in queries[:3]] == [(True, False), (True, True), (True, True)]
-    assert all(query.endswith("strategy=baseline&strategy=fsdp") and "try=" not in query for query in queries)
+    assert all("strategy=baseline&strategy=fsdp&tokens=3.6M&price=2.5" in query and "try=" not in query for query in queries)
     assert any(code.value.startswith("schedcast search") and "--try accumulate=4,8" in code.value for code in app.code)
 
 

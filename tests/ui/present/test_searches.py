@@ -12,6 +12,7 @@ from traces import units
 from traces.documents.comparison import Change, MemoryNeed
 from traces.documents.measured_step import MeasuredStep
 from traces.documents.search_result import PlainStep
+from traces.documents.whole_training import WholeTraining
 from ui.present import predictions, searches
 from ui.present.predictions import gain_words, verdict_line
 from ui.present.searches import BETWEEN, FASTEST, SMALLEST
@@ -158,9 +159,11 @@ def test_its_speed_its_memory_and_what_a_training_costs():
     fastest = searches.worth_knowing(result)[0]
     assert searches.rate_words(result, fastest) == "100,000 tokens/s"
     assert fastest.memory_words == "activations 40 GiB, optimizer state 12 GiB"
-    hours = searches.training_hours(result, fastest, 3.6e9)
-    assert hours == pytest.approx(10)
-    assert searches.money_words(hours, result.devices, 2.5) == "$1,600"
+    training = WholeTraining.at(fastest.plan, result.tokens, result.devices, (3.6e9, 2.5))
+    assert (training.hours, training.cost) == (pytest.approx(10), pytest.approx(1600))
+    said = "\n".join(searches.words(result.model_copy(update={"training": training})))
+    assert "3.6 billion take 10.0 hours" in said
+    assert "640 GPU hours, $1,600 at $2.5 for a GPU and hour." in said
     images = search_result()
     assert searches.rate_words(images, searches.worth_knowing(images)[0]) == "3,200 samples/s"
 
