@@ -42,7 +42,7 @@ WRONG_OPTIONS = [
     (options(set="speed"), "--set 'speed' is not option=value"),
     (options(machine="h2000"), "unknown machine 'h2000' (did you mean 'h200'?)"),
     (options(machine="this-gpu"), "no calibrated NVIDIA GPU"),
-    (options(machine="H100"), "unknown machine 'H100' (did you mean 'h100'?)"),
+    (options(machine="H1000"), "unknown machine 'H1000' (did you mean 'h100'?)"),
     (options(machine="h100,H200"), "unknown machine 'H200' (did you mean 'h200'?)"),
     (options(model="ResNet18"), "unknown model 'ResNet18' (did you mean 'resnet18'?)"),
     (options(strategy="Backward_Fusion"), "unknown strategy 'Backward_Fusion' (did you mean 'backward-fusion'?)"),
@@ -94,7 +94,7 @@ WRONG_OPTIONS = [
     (options(model="googlenet", image_size=16, batch=1), "the training step fails for batch size 1", "more than 1 value per channel"),
     (options(image_size=10**9), "the training step fails", "overflowed"),
     (options(speed=9), "No such option: --speed"),
-    ([*options(), "more"], "unexpected extra argument"),
+    ([*options(), "more"], "more and --model lenet5 both name a model; drop one of the two"),
 ]
 
 
