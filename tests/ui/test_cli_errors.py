@@ -43,7 +43,7 @@ WRONG_OPTIONS = [
     (options(machine="h2000"), "unknown machine 'h2000' (did you mean 'h200'?)"),
     (options(machine="this-gpu"), "no calibrated NVIDIA GPU"),
     (options(machine="H1000"), "unknown machine 'H1000' (did you mean 'h100'?)"),
-    (options(machine="h100,H200"), "unknown machine 'H200' (did you mean 'h200'?)"),
+    (options(machine="h100,H2000"), "unknown machine 'H2000' (did you mean 'h200'?)"),
     (options(model="ResNet18"), "unknown model 'ResNet18' (did you mean 'resnet18'?)"),
     (options(strategy="Backward_Fusion"), "unknown strategy 'Backward_Fusion' (did you mean 'backward-fusion'?)"),
     (options(strategy="turbodl:Async=on"), "'Async' (did you mean 'async'?)"),

@@ -28,7 +28,7 @@ class WholeTraining(Data):
     def at(cls, step: Step, own_tokens: int, devices: int, budget: tuple[float, float | None]) -> Self:
         """A training whose step has `own_tokens` and runs on so many devices. `budget`: its tokens and the price of a device for an hour.
 
-        >>> WholeTraining.at(Step(step_s=0.5), own_tokens=1_000_000, devices=8, budget=(3.6e9, 2.0)).cost
+        >>> WholeTraining.at(Step(step_s=0.5, interval_s=None), own_tokens=1_000_000, devices=8, budget=(3.6e9, 2.0)).cost
         8.0
         """
         tokens, price = budget
