@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
+from simulator.plan.fusion import fused
 from simulator.plan.plan import Plan
 from simulator.strategies.builder import PlanBuilder
 from simulator.strategies.options import UpdateStream
@@ -34,4 +35,5 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     """
     build = PlanBuilder(job, machine.devices[0].name)
     build.refuse_clipping(NAME, "forward-fusion")
-    return build.plan(NAME, build.with_fused_updates(build.step(), int(options.update_stream)), options)
+    tasks = build.step()
+    return build.plan(NAME, fused(tasks, build.updates_of_layers(int(options.update_stream)), build.tensors), options)

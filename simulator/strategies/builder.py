@@ -21,7 +21,6 @@ from simulator.model.whole_mean import noted
 from simulator.plan.bodies.op_class import ADDED_PRODUCT, GROUPED_PRODUCT, PRODUCT
 from simulator.plan.bodies.opcall import ATTENTION, CAST, ListedOp, OpCall, OpList, drawn_part
 from simulator.plan.bodies.update import STATE, Update, state_shape
-from simulator.plan.fusion import fused
 from simulator.plan.plan import Plan
 from simulator.plan.repeat import with_omitted
 from simulator.plan.task import (
@@ -356,10 +355,6 @@ class PlanBuilder(CopyValues):
             return [self.update(self.graph.parameters, "update", "optimizer", lag)]
         return [self.update([name], f"{name}/update", layer, lag) for layer, owned in self.layers.items() for name in owned]
 
-    def delayed_updates(self) -> list[Task]:
-        """Return one update per layer, of the iteration before (lag 1): forward-fusion."""
-        return [self.update(owned, f"{layer}/update", layer, lag=1) for layer, owned in self.layers.items()]
-
     def ready(self, tasks: Sequence[Task]) -> dict[str, int]:
         """Return by layer the index of the last task that uses its gradients or parameters: after this task the layer may be updated.
 
@@ -373,14 +368,7 @@ class PlanBuilder(CopyValues):
         last = {layer_of[s]: index for index, task in enumerate(tasks) for s in self.tensors.touched(task) if s in layer_of}
         return dict(sorted(((layer, last[layer]) for layer in self.layers), key=lambda item: item[1]))
 
-    def with_fused_updates(self, tasks: Sequence[Task], stream: int = 0) -> list[Task]:
-        """Return `tasks` with one update per layer as soon as the layer may be updated: backward-fusion.
-
-        `stream`: that of the updates.
-        """
-        return fused(tasks, self.fused_updates(stream), self.tensors)
-
-    def fused_updates(self, stream: int = 0) -> list[Task]:
+    def updates_of_layers(self, stream: int = 0, lag: int = 0) -> list[Task]:
         """Return one update per layer. A layer whose parameters lie on several devices has an update on each of them."""
         updates = []
         for layer, parameters in self.layers.items():
@@ -389,7 +377,7 @@ class PlanBuilder(CopyValues):
                 owned.setdefault(self.place.home(parameter), []).append(parameter)
             for number, own in enumerate(owned.values()):
                 name = f"{layer}/update/{number}" if number else f"{layer}/update"
-                updates.append(self.update(own, name, layer, stream=stream))
+                updates.append(self.update(own, name, layer, lag, stream))
         return updates
 
     def first_use(self, tasks: Sequence[Task]) -> dict[str, int]:

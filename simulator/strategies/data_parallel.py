@@ -23,7 +23,7 @@ from simulator.plan.tensors import merged
 from simulator.strategies.builder import Kept, PlanBuilder, Share, kept_by
 from simulator.strategies.compact import folds, omitted
 from simulator.strategies.layout import Layout
-from simulator.strategies.options import Fetch, Fold, Gradients, Overlap, Portion, Update, Urgent
+from simulator.strategies.options import Fetch, Fold, Gradients, Overlap, Portion, Update, Updating, Urgent
 from simulator.strategies.turbodl import in_replica
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
@@ -47,7 +47,7 @@ COMPUTE, TRANSFERS = 0, 1
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Updating):
     """How gradients are reduced, and when parameters are updated."""
 
     update: Update = "baseline"
@@ -75,11 +75,6 @@ class Options:
             raise SchedcastError(f"strategy {NAME}: bucket is {self.bucket} MB; expected a number of at least 0")
 
     @property
-    def lag(self) -> int:
-        """How many steps late a gradient is applied, after another step's backward."""
-        return int(self.update == "asynchronous")
-
-    @property
     def aside(self) -> bool:
         """Whether gradients are reduced in separate lanes, concurrently with computation."""
         return self.overlap or bool(self.lag)
@@ -105,9 +100,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
         )
     layout = Layout(machine, devices, folded=folds(options.fold, job, machine))
     replicas = Replicas(job, layout, options)
-    notes: dict[str, object] = {"replicas": layout.replicas, "staleness": options.lag} | layout.semantics
-    if options.update == "forward-fusion":
-        notes["updates"] = "delayed to the next forward; sync() flushes them"
+    notes: dict[str, object] = {"replicas": layout.replicas, "staleness": options.lag} | layout.semantics | options.notes
     first, *others = replicas.builders
     with gc_paused():
         return first.plan(NAME, replicas.tasks(), options, notes, others, classes=layout.classes)
@@ -227,7 +220,7 @@ class Replicas:
         if options.update in ("baseline", "asynchronous"):
             tasks += interleaved(self._updates(builder) for builder in builders)
         elif options.update == "forward-fusion":
-            updates = [update for builder in builders for update in builder.delayed_updates()]
+            updates = [update for builder in builders for update in builder.updates_of_layers(lag=1)]
             tasks = delayed(tasks, updates, merged(builder.tensors for builder in builders))
         return self._on_turbodl_streams(tasks) if options.streams == "turbodl" else tasks
 

@@ -34,7 +34,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     tasks = build.step()
     return build.plan(
         NAME,
-        delayed(tasks, build.delayed_updates(), build.tensors),
+        delayed(tasks, build.updates_of_layers(lag=1), build.tensors),
         options,
         {"updates": "delayed to the next forward; sync() flushes them"},
     )

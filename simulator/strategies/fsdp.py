@@ -26,7 +26,19 @@ from simulator.strategies.builder import kept_by
 from simulator.strategies.compact import folds
 from simulator.strategies.data_parallel import check_replicas, interleaved, replica_builders, whole_counts
 from simulator.strategies.layout import Layout
-from simulator.strategies.options import Count, Fetch, Fold, Gradients, Least, Portion, SequenceParallel, TensorDegree, option_values
+from simulator.strategies.options import (
+    Count,
+    Fetch,
+    Fold,
+    Gradients,
+    Least,
+    Portion,
+    SequenceParallel,
+    TensorDegree,
+    Update,
+    Updating,
+    option_values,
+)
 from simulator.strategies.zero.shards import Gathered, Shards, Sums
 from simulator.strategies.zero.units import Units
 from traces.errors import Code, SchedcastError
@@ -49,7 +61,7 @@ _LONG = 16_384
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Updating):
     """What is sharded, and when parameters are gathered."""
 
     shard: Literal["0", "1", "2", "3"] = "3"
@@ -71,6 +83,8 @@ class Options:
     fetch: Fetch = True
     fold: Fold = "auto"
     """More than 8 devices are enough for one to be planned."""
+    update: Update = "baseline"
+    """With fusion, each unit's shards together: before they are gathered, or once their gradients are scattered."""
     gradients: Gradients = "freed"
     """With stage 1, held gradients are summed whole after the last backward, and all parameters are gathered together."""
 
@@ -117,7 +131,7 @@ def candidates(job: Job, machine: Machine) -> list[str]:
     return [
         *(
             (f"hybrid={size}," if size else "") + how
-            for how in ("prefetch=1", "prefetch=2", "reshard=off", "shard=1", "prefetch=0")
+            for how in ("prefetch=1", "prefetch=2", "reshard=off", "shard=1", "prefetch=0", "update=backward-fusion")
             for size in sizes
         ),
         *(f"tp={degree}{how}" for degree in degrees for how in ("", ",shard=1")),
@@ -159,6 +173,8 @@ class ShardedReplicas:
             units = Units(NAME, job.graph(job.batch // parts, parts)).weights
             fold, first = fold if len(units) > options.prefetch + 1 else "off", 2
         self.builders = replica_builders(job, layout, kept, fold, first)
+        if options.update == "backward-fusion":
+            self.builders[0].refuse_clipping(f"{NAME} with update=backward-fusion", "update=forward-fusion")
         self.graph = self.builders[0].graph
         #: By device and op of the first device's graph, that op in its own: those that divide tokens lack some.
         self._same = [_same_ops(self.graph, builder.graph) for builder in self.builders]
@@ -174,6 +190,7 @@ class ShardedReplicas:
             first_device=layout.names[0],
             streams=(COMPUTE, GATHER, REDUCE),
             sums=sums,
+            late=options.lag > 0,
         )
 
     def plan(self) -> Plan:
@@ -182,24 +199,25 @@ class ShardedReplicas:
         if self.options.gradients != "freed":
             tasks = [*(builder.zero_gradients() for builder in self.builders), *tasks]
         if self.job.clip_norm is not None:
-            tasks += self.shards.clip(self.job.clip_norm)
-        updates = self.shards.pieces.updates()
+            tasks += [replace(task, lag=self.options.lag) for task in self.shards.clip(self.job.clip_norm)]
+        tensors = [builder.tensors for builder in self.builders]
+        tasks = self.shards.pieces.with_updates(tasks, self.options, early=REDUCE, late=GATHER, others=tensors, unit_of=self.units.unit_of)
         fetches = [builder.fetches(self.machine) for builder in self.builders] if self.options.fetch else []
         for builder in self.builders:
             builder.carry_unused(frozenset(self.graph.parameters))
-        tensors = merged([*(builder.tensors for builder in self.builders), self.shards.tensors])
-        notes: dict[str, object] = {"staleness": 0, "replicas": self.layout.replicas, "shards": self.layout.size}
+        merged_tensors = merged([*tensors, self.shards.tensors])
+        notes: dict[str, object] = {"staleness": self.options.lag, "replicas": self.layout.replicas, "shards": self.layout.size}
         if self.layout.division is not UNDIVIDED:
             notes["divided"] = self._division()
         plan = Plan(
             strategy=NAME,
-            tasks=(*interleaved(fetches), *tasks, *updates),
-            values=tensors.values,
-            storages=tensors.storages,
+            tasks=(*interleaved(fetches), *tasks),
+            values=merged_tensors.values,
+            storages=merged_tensors.storages,
             losses=tuple(name for builder in self.builders for name in builder.losses),
             gradients=self.shards.pieces.gradients,
             options=option_values(self.options),
-            semantics=notes | self.builders[0].graph_notes(several=True) | self.layout.semantics,
+            semantics=notes | self.builders[0].graph_notes(several=True) | self.layout.semantics | self.options.notes,
             classes=self.layout.classes,
         )
         return self.builders[0].with_omitted(plan)

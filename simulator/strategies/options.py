@@ -63,6 +63,22 @@ Urgent = Annotated[bool, About("Sum first the gradients of the parameters that t
 UpdateStream = Annotated[bool, About("Run updates on a second stream, concurrently with the rest of backward.")]
 
 
+class Updating:
+    """What follows from when parameters are updated."""
+
+    update: Update
+
+    @property
+    def lag(self) -> int:
+        """How many steps late a gradient is applied, after another step's backward: one rule for all parameters."""
+        return int(self.update == "asynchronous")
+
+    @property
+    def notes(self) -> dict[str, object]:
+        """What the semantics of a plan say about its updates."""
+        return {"updates": "delayed to the next forward; sync() flushes them"} if self.update == "forward-fusion" else {}
+
+
 class AnyOptions(Protocol):
     """The options of one strategy or another: an instance of a dataclass."""
 
@@ -112,8 +128,6 @@ TOGETHER = (
     Together("gradients", "update", ("baseline",), "updates in backward free each gradient at once"),
     Together("gradients", "streams", ("one",), "the products on TurboDL's streams add to nothing"),
     Together("gradients", "shard", ("0", "1"), "stages 2 and 3 of ZeRO retain no whole gradients"),
-    Together("tp", "update", ("baseline",), "divided layers are updated after backward"),
-    Together("shard", "update", ("baseline",), "shards are updated after a stage's last backward"),
     Together("shard", "replicas", 2, "it shards over the replicas of a stage"),
     Together("ep", "tp", (1,), "experts are divided over whole layers"),
     Together("ep", "cp", (1,), "experts are divided over whole sequences"),

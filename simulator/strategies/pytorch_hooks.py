@@ -65,7 +65,7 @@ def _fused(tasks: list[Task], build: PlanBuilder, options: Options) -> list[Task
     if options.fusion == "none":
         return in_one_call(tasks, build)
     if options.fusion == "forward":
-        updates = build.delayed_updates()
+        updates = build.updates_of_layers(lag=1)
     else:
         build.refuse_clipping(f"{NAME}:fusion=backward", f"{NAME}:fusion=forward")
         owned = [(layer, name) for layer, names in build.layers.items() for name in names]

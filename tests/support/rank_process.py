@@ -188,9 +188,12 @@ LATE = [
     "data-parallel:update=asynchronous",
     "owt:update=asynchronous,server=distributed",
     f"deepa:config={SUPPORT}/lenet5_mix.json,update=asynchronous",
+    "fsdp:update=asynchronous",
 ]
 #: Parameters, gradients and optimizer state in shards.
-SHARDED = ["fsdp", "fsdp:shard=2,prefetch=2", "fsdp:shard=1,fetch=off"]
+SHARDED = [
+    "fsdp", "fsdp:shard=2,prefetch=2", "fsdp:shard=1,fetch=off", "fsdp:update=backward-fusion", "fsdp:shard=2,update=forward-fusion",
+]  # fmt: skip
 #: A language model whose layers are divided: of queries, keys and values in one product.
 DECODER = "lm:form=gpt,layers=1,d_model=16,heads=4,vocab=32"
 #: The styles that four processes train with.
@@ -199,7 +202,10 @@ FEW = [STYLES[0], STYLES[3], STYLES[4], SHARDED[0]]
 #: a layer in two stages.
 PIPELINES = ["gpipe", "1f1b", "interleaved-1f1b", "pipedream", "stale-pipeline", "hybrid-pipeline:then=gpipe"]
 #: Each stage on two devices.
-REPLICATED = ["1f1b:replicas=2", "gpipe:replicas=2,shard=1", "interleaved-1f1b:replicas=2,update=backward-fusion"]
+REPLICATED = [
+    "1f1b:replicas=2", "gpipe:replicas=2,shard=1", "interleaved-1f1b:replicas=2,update=backward-fusion",
+    "1f1b:replicas=2,update=asynchronous", "gpipe:replicas=2,shard=1,update=backward-fusion",
+]  # fmt: skip
 PIPELINED = {
     f"{SUPPORT}/models.py:every_layer": [
         *PIPELINES,

@@ -224,11 +224,17 @@ class Group:
         return [replace(task, layer=first.layer, microbatch=first.microbatch) for task in tasks]
 
     def all_gather(
-        self, name: str, tensors: PlanTensors, shards: Sequence[Sequence[Operand]], into: Sequence[Sequence[Operand]] = ()
+        self,
+        name: str,
+        tensors: PlanTensors,
+        shards: Sequence[Sequence[Operand]],
+        into: Sequence[Sequence[Operand]] = (),
+        changed: bool = False,
     ) -> tuple[list[Task], list[tuple[Operand, ...]]]:
         """Tasks after which every device holds the shards of all, one after another; and what they make on each device.
 
-        `shards`: by device, contiguous, of the same shapes on each. `into`: what they make, if that has values already.
+        `shards`: by device, contiguous, of the same shapes on each. `into`: what they make, if that has values already. `changed`: as of
+        `means`.
         """
         wholes = [tuple(own) for own in into] or [
             self._made(name, tensors, device, [(shard.shape[0] * len(self.devices), *shard.shape[1:]) for shard in own], own)
@@ -245,7 +251,7 @@ class Group:
                     continue
                 arrow = f"{name}/{source}>{device}"
                 parts.append(self._made(arrow, tensors, "", [shard.shape for shard in sent], sent, device))
-                copy = Copy(source, device, means=means(self.machine, source, device))
+                copy = Copy(source, device, means=means(self.machine, source, device, changed))
                 tasks.append(Task(arrow, copy, *self._lane(rank), tuple(sent), parts[-1], phase=COLLECTIVE))
             cat = OpCall("aten.cat.default", json.dumps([[{"$": i} for i in range(len(parts))]], separators=(",", ":")))
             for number, (whole, *of_whole) in enumerate(zip(own, *parts, strict=True)):

@@ -19,7 +19,7 @@ from simulator.plan.task import Task
 from simulator.strategies.builder import MOST_TASKS, PlanBuilder, Share, kept_by
 from simulator.strategies.compact import folds, omits
 from simulator.strategies.layout import Layout
-from simulator.strategies.options import Count, Fold, Gradients, Portion, SequenceParallel, TensorDegree
+from simulator.strategies.options import Count, Fold, Gradients, Portion, SequenceParallel, TensorDegree, Update, Updating
 from simulator.strategies.pipeline import grid_csv
 from simulator.strategies.pipeline.alike import PLANNED, may_copy, planned, with_copies
 from simulator.strategies.pipeline.cut import Cut
@@ -73,12 +73,11 @@ class StageOptions:
 
 
 @dataclass(frozen=True)
-class DrainingOptions(StageOptions):
+class DrainingOptions(StageOptions, Updating):
     """The options of pipelines that drain in every step."""
 
-    update: Literal["baseline", "backward-fusion"] = "baseline"
-    """When a stage updates its parameters: after its last backward; backward-fusion: each layer during that backward, once its gradient is
-    complete."""
+    update: Update = "baseline"
+    """A stage updates after its last backward in the step; with backward-fusion, each layer during it."""
     replicas: Count = 1
     """The number of devices with each stage, each in a separate pipeline for its part of the batch; gradients are summed over them."""
     tp: TensorDegree = 1
@@ -387,7 +386,7 @@ def scheduled(
                 left_out=left,
                 kept=kept,
             )
-            begins = replicas.shard() if options.shard != "0" else {}
+            begins = replicas.shard(options.lag > 0) if options.shard != "0" else {}
         everything = linear(schedule)
         actions = planned(everything) if extent.alike else everything
         last = {action.stage: number for number, action in enumerate(actions)}
@@ -398,11 +397,11 @@ def scheduled(
         for number, action in enumerate(actions):
             tasks += begins.pop(action.stage, ())
             tasks += replicas.together([next(work) for work in works])
-            if last[action.stage] == number and options.update == "baseline":
-                tasks += replicas.updates(action.stage)
-        if options.update == "backward-fusion":
-            tasks = replicas.with_fused_updates(tasks)
-        plan = replicas.plan(name, tasks, options)
+            if last[action.stage] == number and options.update in ("baseline", "asynchronous"):
+                tasks += replicas.updates(action.stage, options.lag)
+        if options.update in ("backward-fusion", "forward-fusion"):
+            tasks = replicas.with_fused_updates(tasks, forward=options.update == "forward-fusion")
+        plan = replicas.plan(name, tasks, options, {"staleness": options.lag, **options.notes})
         if extent.coarse:
             plan = by_action(plan, runs=not (folded or left_out))
         if extent.alike:

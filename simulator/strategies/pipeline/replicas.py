@@ -8,10 +8,10 @@ from simulator.engine.collectives.tasks import COMPUTE, Group
 from simulator.machine.machine import Machine
 from simulator.model.division.local import COLLECTIVES, TENSOR
 from simulator.model.job import Job
-from simulator.plan.fusion import fused, insert
+from simulator.plan.fusion import delayed, fused, insert
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from simulator.plan.tensors import merged
+from simulator.plan.tensors import PlanTensors, merged
 from simulator.strategies.builder import Kept
 from simulator.strategies.data_parallel import whole_counts
 from simulator.strategies.layout import Layout
@@ -96,9 +96,9 @@ class Replicas:
         groups = [(stage, *members) for stage in stages for members in stage.dividing(TENSOR, self._tensor)]
         return {stage.names[at]: group for stage, group, numbers in groups for at in numbers}
 
-    def shard(self) -> dict[int, list[Task]]:
+    def shard(self, late: bool) -> dict[int, list[Task]]:
         """Let each replica of a stage store a shard of its parameters. Returns, by stage, the tasks that gather them at the start of the
-        step.
+        step. `late`: as in `Shards`.
 
         Raises SchedcastError for parameters whose memory is not contiguous.
         """
@@ -120,6 +120,7 @@ class Replicas:
                 first_device=self.backward[0].names[0],
                 streams=streams,
                 sums=sums,
+                late=late,
             )
             self._shards[stage], tasks[stage] = shards, []
             for unit in units.weights:
@@ -147,34 +148,54 @@ class Replicas:
         owned, name = self.cut.parameters[stage], f"zero gradients {stage}"
         return [pipeline.build.zero_gradients(owned, name) for pipeline in self.pipelines] if owned else []
 
-    def updates(self, stage: int) -> list[Task]:
-        """The optimizer's tasks of a stage, after the sum of its gradients over the replicas."""
+    def updates(self, stage: int, lag: int = 0) -> list[Task]:
+        """The optimizer's tasks of a stage, with gradients of `lag` steps before, after the sum of its gradients over the replicas."""
+        if stage in self._shards:
+            summed = [task for tasks in self._sums_of_units(stage) for task in tasks]
+            return summed + [replace(task, name=f"{task.name}/{stage}") for task in self._shards[stage].pieces.updates(lag)]
+        summed = self._summed(stage, self.cut.parameters[stage], f"reduce {stage}")
+        return [*summed, *(task for pipeline in self.pipelines for task in pipeline.updates(stage, lag))]
+
+    def with_fused_updates(self, tasks: Sequence[Task], forward: bool) -> list[Task]:
+        """`tasks` with an update for each layer, or unit of shards: of backward-fusion or, with `forward`, of forward-fusion.
+
+        Its gradients are summed over the replicas during the backward:
+
+            stage 0, two layers: F F B B2 S2 U2 B1 S1 U1    with `forward`: U1 F1 U2 F2 F B B2 S2 B1 S1
+        """
+        stages = range(self.cut.stages)
+        sums = [each for stage in stages for each in self._sums_of_units(stage)]
+        tensors = self._all_tensors
+        last = {storage: index for index, task in enumerate(tasks) for storage in tensors.touched(task)}
+        positions = [1 + max(last.get(storage, -1) for task in own for storage in tensors.touched(task)) for own in sums]
+        tasks = insert(tasks, [(position, task) for position, own in zip(positions, sums, strict=True) for task in own])
+        if not self._shards:
+            stream = COMPUTE if forward or self.count == 1 else self._updates
+            updates = [each for pipeline in self.pipelines for each in pipeline.build.updates_of_layers(stream, lag=int(forward))]
+        else:
+            stream = self._updates if forward else self._sums
+            updates = [
+                replace(task, name=f"{task.name}/{stage}")
+                for stage, shards in self._shards.items()
+                for task in shards.pieces.updates_of(shards.units.unit_of, int(forward), stream)
+            ]
+        return (delayed if forward else fused)(tasks, updates, self._all_tensors)
+
+    @property
+    def _all_tensors(self) -> PlanTensors:
+        """Those of all pipelines and shards, as far as they are made."""
+        return merged([*(pipeline.build.tensors for pipeline in self.pipelines), *(each.tensors for each in self._shards.values())])
+
+    def _sums_of_units(self, stage: int) -> list[list[Task]]:
+        """By layer of a stage, or unit of shards, the tasks that sum its gradients over the replicas."""
+        name = f"reduce {stage}"
         if stage in self._shards:
             shards = self._shards[stage]
-            summed = [
-                task for unit in shards.units.parameters for task in shards.reduce(unit, self.job.accumulate - 1, True, f"reduce {stage}")
-            ]
-            return summed + [replace(task, name=f"{task.name}/{stage}") for task in shards.pieces.updates()]
-        summed = self._summed(stage, self.cut.parameters[stage], f"reduce {stage}")
-        return [*summed, *(task for pipeline in self.pipelines for task in pipeline.updates(stage))]
-
-    def with_fused_updates(self, tasks: Sequence[Task]) -> list[Task]:
-        """`tasks` with the updates of backward-fusion; before them, each layer's gradients are summed during the backward."""
-        if self.count == 1:
-            return self.pipelines[0].build.with_fused_updates(tasks)
-        tensors = merged(pipeline.build.tensors for pipeline in self.pipelines)
-        last = {storage: index for index, task in enumerate(tasks) for storage in tensors.touched(task)}
-        sums: list[tuple[int, Task]] = []
-        for stage, owned in enumerate(self.cut.parameters):
-            layers: dict[str, list[str]] = {}
-            for parameter in owned:
-                layers.setdefault(self.cut.graph.layers[parameter], []).append(parameter)
-            for layer, parameters in layers.items():
-                summed = self._summed(stage, parameters, f"{layer}/reduce {stage}")
-                position = 1 + max(last[storage] for task in summed for storage in tensors.touched(task))
-                sums += [(position, task) for task in summed]
-        updates = [update for pipeline in self.pipelines for update in pipeline.build.fused_updates(self._updates)]
-        return fused(insert(tasks, sums), updates, tensors)
+            return [shards.reduce(unit, self.job.accumulate - 1, True, name) for unit in shards.units.parameters]
+        layers: dict[str, list[str]] = {}
+        for parameter in self.cut.parameters[stage] if self.count > 1 else ():
+            layers.setdefault(self.cut.graph.layers[parameter], []).append(parameter)
+        return [self._summed(stage, parameters, f"{layer}/{name}") for layer, parameters in layers.items()]
 
     def _summed(self, stage: int, parameters: Sequence[str], name: str) -> list[Task]:
         """The tasks that sum the gradients of some parameters of a stage over the replicas."""
@@ -186,8 +207,8 @@ class Replicas:
             tasks += group.all_reduce(f"{name} of rank {rank}" if rank else name, [own[at] for at in numbers])
         return tasks
 
-    def plan(self, strategy: str, tasks: Sequence[Task], options: AnyOptions) -> Plan:
-        """The finished plan."""
+    def plan(self, strategy: str, tasks: Sequence[Task], options: AnyOptions, notes: dict[str, object]) -> Plan:
+        """The finished plan. `notes`: what its semantics say about updates."""
         first, *others = self.pipelines
         shards = self._shards.values()
         gradients = {name: operand for each in shards for name, operand in each.pieces.gradients.items()}
@@ -200,7 +221,7 @@ class Replicas:
             strategy,
             tasks,
             options,
-            semantics=self._notes(),
+            semantics=notes | self._notes(),
             others=builders,
             shards=tensors,
             gradients=gradients,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from simulator.plan.plan import Plan, program
-from simulator.plan.task import BACKWARD, FORWARD, PARAMETER
+from simulator.plan.task import BACKWARD, COLLECTIVE, FORWARD, PARAMETER
 from traces.errors import Code, SchedcastError
 
 #: Iterations beyond the largest lag after which every mini-batch is like the previous one.
@@ -65,7 +65,7 @@ def _reads(plan: Plan) -> dict[tuple[str, str], set[int]]:
     last = max(task.lag for task in plan.tasks)
     parameter_of = {v.storage: v.source.value for v in plan.values.values() if v.kind == PARAMETER and v.source is not None}
     version = dict.fromkeys(parameter_of, 0)
-    kept: dict[tuple[str, int], tuple[str, int]] = {}  # (value, iteration) -> (storage, version) that it is a copy of
+    kept: dict[tuple[str, int], list[tuple[str, int]]] = {}  # (value, iteration) -> (storage, version) of each that it is a copy of
     reads: dict[tuple[str, str], set[int]] = {}
     watched = last + _SETTLED
     for period, _, task in program(plan.tasks, watched + last + 1):
@@ -80,9 +80,9 @@ def _reads(plan: Plan) -> dict[tuple[str, str], set[int]]:
             if storage in version:
                 contents.append((storage, version[storage]))
             elif (operand.value, iteration) in kept:
-                contents.append(kept[operand.value, iteration])
-        if contents and task.body.is_copy:
-            kept.update({(operand.value, iteration): contents[0] for operand in task.writes})
+                contents += kept[operand.value, iteration]
+        if contents and (task.body.is_copy or task.phase == COLLECTIVE):
+            kept.update({(operand.value, iteration): contents for operand in task.writes})
         elif iteration == watched and task.phase in (FORWARD, BACKWARD):
             for storage, number in contents:
                 reads.setdefault((parameter_of[storage], task.phase), set()).add(iteration - number)

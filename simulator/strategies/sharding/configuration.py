@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
-from simulator.strategies.options import Fetch, Overlap, Update, Urgent
+from simulator.strategies.options import Fetch, Overlap, Update, Updating, Urgent
 from traces.errors import Code, SchedcastError
 from traces.units import read_integer
 
@@ -75,7 +75,7 @@ STEP_CANDIDATES = (
 
 
 @dataclass(frozen=True)
-class StepOptions:
+class StepOptions(Updating):
     """What strategies of shards have in common."""
 
     overlap: Overlap = True
@@ -86,16 +86,6 @@ class StepOptions:
     batch_norm: Literal["separate", "synchronized"] = "separate"
     """Batch-norm normalizes each part by its own statistics; synchronized: by those of the whole batch, which takes sums over devices."""
     fetch: Fetch = True
-
-    @property
-    def lag(self) -> int:
-        """How many steps late a gradient is applied: one rule for all parameters, so that numbers do not depend on the division."""
-        return int(self.update == "asynchronous")
-
-    @property
-    def notes(self) -> dict[str, str]:
-        """What the semantics of a plan say about its updates."""
-        return {"updates": "delayed to the next forward; sync() flushes them"} if self.update == "forward-fusion" else {}
 
 
 def check_job(strategy: str, job: Job, machine: Machine, options: StepOptions) -> None:

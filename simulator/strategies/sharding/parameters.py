@@ -1,6 +1,6 @@
 """The workers' pieces of parameters and buffers: where they are stored, how replicas sum their gradients, and their updates."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
 
@@ -10,9 +10,11 @@ from simulator.machine.machine import HOST, Machine
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
 from simulator.plan.bodies.update import STATE, Update, state_shape
+from simulator.plan.fusion import delayed, fused
 from simulator.plan.task import OPTIMIZER_STATE, PARAMETER, SCRATCH, UPDATE, Operand, Task, Value
-from simulator.plan.tensors import PlanTensors
+from simulator.plan.tensors import PlanTensors, merged
 from simulator.plan.views import dense, with_views
+from simulator.strategies.options import Updating
 from simulator.strategies.sharding.boxes import Box, behind_views, cut, overlap, shape_of, whole
 from simulator.strategies.sharding.fetching import Distributed, Fetcher, Piece
 
@@ -110,6 +112,33 @@ class Pieces:
 
     # --- updates
 
+    def with_updates(
+        self,
+        tasks: Sequence[Task],
+        options: Updating,
+        early: int,
+        late: int = COMPUTE,
+        others: Iterable[PlanTensors] = (),
+        unit_of: Mapping[str, str] | None = None,
+    ) -> list[Task]:
+        """The tasks of forward, backward and sums of gradients, with the updates where the option puts them.
+
+        Of two layers with forwards F, backwards B, sums S and updates U, those of the step before in parentheses:
+
+            baseline           F1   F2  B2 S2    B1 S1    U
+            asynchronous       F1   F2  B2 S2    B1 S1   (U)
+            forward-fusion (U1)F1(U2)F2 B2 S2    B1 S1
+            backward-fusion    F1   F2  B2 S2 U2 B1 S1 U1
+
+        `early`, `late`: the streams of the updates of backward-fusion, and of forward-fusion, of which there is one for each unit.
+        `others`: the tensors that tasks use beside those of the pieces. `unit_of`: by parameter (default: its layer).
+        """
+        if options.update in ("baseline", "asynchronous"):
+            return [*tasks, *self.updates(options.lag)]
+        forward, units = options.update == "forward-fusion", unit_of or self.graph.layers
+        updates = self.updates_of(units, int(forward), late if forward else early)
+        return (delayed if forward else fused)(tasks, updates, merged([*others, self.tensors]))
+
     def updates(self, lag: int = 0) -> list[Task]:
         """The update of every device's pieces, with the gradients of `lag` steps before; in the for-loop form one task for each piece."""
         by_device: dict[str, list[Piece]] = {}
@@ -127,15 +156,15 @@ class Pieces:
                 tasks.append(self._update(group, device, name, layer, lag))
         return tasks
 
-    def updates_of_layers(self, lag: int = 0, stream: int = COMPUTE) -> list[Task]:
-        """Each layer's updates, one for its pieces on each device."""
-        of_layers: dict[tuple[str, str], list[Piece]] = {}
+    def updates_of(self, unit_of: Mapping[str, str], lag: int, stream: int) -> list[Task]:
+        """Each unit's updates, one for its pieces on each device."""
+        of_units: dict[tuple[str, str], list[Piece]] = {}
         for parameter in self.graph.parameters:
-            for piece in self.of[parameter]:
-                of_layers.setdefault((self.graph.layers[parameter], piece.device), []).append(piece)
+            for piece in self.of.get(parameter, ()):
+                of_units.setdefault((unit_of[parameter], piece.device), []).append(piece)
         updates = []
-        for (layer, device), pieces in of_layers.items():
-            task = self._update(pieces, device, f"{layer}/update{self.suffix(device)}", layer, lag)
+        for (unit, device), pieces in of_units.items():
+            task = self._update(pieces, device, f"{unit}/update{self.suffix(device)}", unit, lag)
             updates.append(replace(task, stream=stream))
         return updates
 

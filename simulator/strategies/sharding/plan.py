@@ -9,7 +9,6 @@ from simulator.engine.collectives.tasks import COMPUTE, URGENCIES, Sender, fetch
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.model.whole_mean import noted
-from simulator.plan.fusion import delayed, fused
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, BUFFER, CARRIED_KINDS, FORWARD, INPUT, PARAMETER, Operand, Task, Value
 from simulator.plan.tensors import PlanTensors
@@ -86,7 +85,8 @@ class ShardedStep:
             self._reduce_after(index)
         self._hold_unused()
         self.tasks += self._reduced
-        tasks = self._with_updates()
+        early = self._sums + URGENCIES + 1 if self.options.overlap else COMPUTE  # where backward does not wait for their sums
+        tasks = self.pieces.with_updates(self.tasks, self.options, early)
         if self.options.fetch:
             copies = [fetches(self.machine, self.tensors, device) for device in self.sender.devices]
             tasks = [task for at in range(max(map(len, copies), default=0)) for own in copies for task in own[at : at + 1]] + tasks
@@ -110,15 +110,6 @@ class ShardedStep:
             | self._losses_of_parts()
             | self.options.notes,
         )
-
-    def _with_updates(self) -> list[Task]:
-        """The tasks of forward, backward and sums, and the updates where the options put them."""
-        if self.options.update == "forward-fusion":
-            return delayed(self.tasks, self.pieces.updates_of_layers(lag=1), self.tensors)
-        if self.options.update == "backward-fusion":
-            stream = self._sums + URGENCIES + 1 if self.options.overlap else COMPUTE  # where backward does not wait for their sums
-            return fused(self.tasks, self.pieces.updates_of_layers(stream=stream), self.tensors)
-        return self.tasks + self.pieces.updates(self.options.lag)
 
     def _check_memory(self) -> None:
         """Refuse values that share memory with others, of which one would have to follow the changes of the other."""

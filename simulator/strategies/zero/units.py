@@ -123,6 +123,11 @@ class Units:
         path = self.graph.layers[parameter]
         return path if parameter in self._apart else "model" if self._whole else unit_of(path, self._rest)
 
+    @property
+    def unit_of(self) -> dict[str, str]:
+        """The unit of each trained parameter."""
+        return {name: self.unit(name) for name in self.trained}
+
     @cached_property
     def apart(self) -> frozenset[str]:
         """The units of parameters that are units by module."""

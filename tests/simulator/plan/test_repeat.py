@@ -23,13 +23,16 @@ IN_TURN = (
     "baseline", "pytorch", "pytorch-ddp", "pytorch-fsdp", "forward-fusion", "backward-fusion", "turbodl", "data-parallel:fold=on",
     "data-parallel:fold=on,update=backward-fusion", "data-parallel:fold=on,update=asynchronous", "data-parallel:fold=on,gradients=held",
     "data-parallel:fold=on,update=forward-fusion,priorities=on", "fsdp:fold=on", "fsdp:fold=on,prefetch=0", "fsdp:fold=on,shard=2",
-    "fsdp:fold=on,reshard=off", "fsdp:fold=on,shard=0", "fsdp:fold=on,tp=2", "fsdp:fold=on,cp=2",
+    "fsdp:fold=on,reshard=off", "fsdp:fold=on,shard=0", "fsdp:fold=on,update=backward-fusion", "fsdp:fold=on,shard=2,update=forward-fusion",
+    "fsdp:fold=on,update=asynchronous", "fsdp:fold=on,tp=2", "fsdp:fold=on,cp=2",
 )  # fmt: skip
 #: Pipelines, with ranks of one stage and of two.
 PIPELINES = (
     "1f1b:stages=2", "1f1b:stages=3", "1f1b:stages=2,replicas=2", "1f1b:stages=2,tp=2", "1f1b:stages=2,tp=2,replicas=2,shard=1",
     "1f1b:stages=2,update=backward-fusion", "1f1b:stages=2,gradients=kept", "1f1b:stages=3,rematerialize=on",
-    "interleaved-1f1b:stages=4,per_device=2", "zero-bubble:stages=2", "zero-bubble:stages=4", "zero-bubble:stages=4,shape=v",
+    "1f1b:stages=2,tp=2,replicas=2,shard=1,update=backward-fusion", "1f1b:stages=2,replicas=2,update=asynchronous",
+    "1f1b:stages=2,tp=2,update=forward-fusion", "interleaved-1f1b:stages=4,per_device=2", "zero-bubble:stages=2", "zero-bubble:stages=4",
+    "zero-bubble:stages=4,shape=v",
 )  # fmt: skip
 
 

@@ -54,6 +54,36 @@ def test_each_unit_is_gathered_one_ahead_in_both_directions_and_its_gradients_ar
     ]  # fmt: skip
 
 
+def issued(text: str, part: str) -> list[str]:
+    """The names of updates and of collectives, and of products whose name contains `part`, in the order of a plan."""
+    plan = planned(text, Job(UNBIASED, 4), gpus())
+    return [task.name for task in plan.tasks if task.body.kind == "collective" or task.body.is_update or part in task.name]
+
+
+def test_backward_fusion_updates_a_units_shards_once_its_gradients_are_scattered_and_forward_fusion_before_they_are_gathered():
+    """The tasks are those of the baseline, with an update for each unit where it is on one device."""
+    assert issued("fsdp:fold=on,update=backward-fusion", ".dW")[4:] == [
+        "4/mm.dW", "4/reduce", "4/update", "2/mm.dW", "2/reduce", "2/update", "0/mm.dW", "0/reduce", "0/update",
+    ]  # fmt: skip
+    assert issued("fsdp:fold=on,update=forward-fusion", "no product")[:6] == [
+        "0/update", "0/gather 0", "2/update", "2/gather 1", "4/update", "4/gather 2",
+    ]  # fmt: skip
+    plan = planned("fsdp:fold=on,update=forward-fusion", Job(UNBIASED, 4), gpus())
+    assert {(task.lag, task.stream) for task in plan.tasks if task.body.is_update} == {(1, GATHER)}
+
+
+@pytest.mark.parametrize("shard", ["3", "2"])
+def test_backward_fusion_holds_no_more_than_one_units_gradient(shard):
+    """The stream of sums made a shard's gradient, updates the shard, and frees it before the next sum."""
+    plans = [planned(f"fsdp:shard={shard},fold=on,update={update}", Job(UNBIASED, 4), gpus()) for update in ("backward-fusion", "baseline")]
+    freed_after = []
+    for plan in plans:
+        sums = {plan.storage_of(task.writes[0]) for task in plan.tasks if task.body.kind == "collective" and "reduce" in task.name}
+        rule = releases(plan, Dependencies(plan)).steady
+        freed_after.append([(plan.tasks[at].name, age) for at, items in enumerate(rule) for storage, age in items if storage in sums])
+    assert freed_after == [[("4/update", 0), ("2/update", 0), ("0/update", 0)], [("4/reduce/pack@g0", 1)] * 3]
+
+
 def test_the_bytes_of_collectives_are_those_of_parameters_and_gradients_with_padding():
     """Rows of 5, 4 and 3 on two devices are 6, 4 and 4."""
     plan = planned("fsdp:fold=on", Job(UNBIASED, 4), gpus())
@@ -120,7 +150,8 @@ def test_communication_hides_behind_the_block_before(options, exposed, fold):
     ("text", "job"),
     [
         *((text, Job(MLP, 8, accumulate=2)) for text in ("fsdp", "fsdp:hybrid=2", "fsdp:shard=1", "fsdp:reshard=off", "data-parallel")),
-        *((f"fsdp:tp=2{more}", replace(DECODER, accumulate=2)) for more in ("", ",sp=off", ",shard=0")),
+        *((f"fsdp:tp=2{more}", replace(DECODER, accumulate=2)) for more in ("", ",sp=off", ",shard=0", ",update=backward-fusion")),
+        *((f"fsdp:update={update}", Job(MLP, 8, accumulate=2)) for update in ("forward-fusion", "backward-fusion", "asynchronous")),
         ("fsdp:tp=4", replace(DECODER, clip_norm=0.1)),
     ],
 )
@@ -161,6 +192,36 @@ def test_it_trains_as_plain_pytorch_does(text, factory):
     for accumulate in (1, 2):
         job = Job(f"{mlp.__file__}:{factory}", 8, precision="fp64", optimizer="adamw", accumulate=accumulate)
         assert largest_error(job, planned(text, job, machine), CpuBackend(machine)) <= 1e-10
+
+
+#: When shards are updated, and what else the job asks for.
+UPDATES = [
+    ("backward-fusion", {"accumulate": 2}), ("backward-fusion", {"form": "for"}), ("forward-fusion", {"clip_norm": 0.1}),
+    ("forward-fusion", {"accumulate": 2}), ("asynchronous", {"accumulate": 2, "clip_norm": 0.1}), ("asynchronous", {}),
+]  # fmt: skip
+
+
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize("factory", ["make", "shared", "frozen", "dropout"])
+@pytest.mark.parametrize("shard", ["3", "2", "1", "0"])
+@pytest.mark.parametrize(("update", "fields"), UPDATES, ids=str)
+def test_it_trains_as_plain_pytorch_does_whenever_shards_are_updated(update, fields, shard, factory):
+    """Three devices hold uneven rows. Asynchronous: as with weights that lack one update."""
+    machine = core_groups(3)
+    job = Job(f"{mlp.__file__}:{factory}", 6, precision="fp64", optimizer="adamw", **fields)
+    plan = planned(f"fsdp:shard={shard},update={update}", job, machine)
+    assert plan.semantics["staleness"] == (update == "asynchronous")
+    assert largest_error(job, plan, CpuBackend(machine, cores=[0] * 3)) <= 1e-10
+
+
+def test_a_shard_is_copied_before_other_devices_gather_it_if_its_update_waits_for_nothing_of_theirs():
+    """Devices of one memory otherwise read it where it lies: an update waits for its gradient, and so for all who have gathered it."""
+    aliased = {}
+    for update in ("baseline", "forward-fusion", "backward-fusion", "asynchronous"):
+        plan = planned(f"fsdp:shard=1,update={update}", Job(MLP, 6), core_groups(3))
+        copies = [task for task in plan.tasks if task.body.is_copy and plan.values[task.reads[0].value].kind == PARAMETER]
+        aliased[update] = {task.body.aliases for task in copies}
+    assert aliased == {"baseline": {True}, "forward-fusion": {True}, "backward-fusion": {True}, "asynchronous": {False}}
 
 
 @pytest.mark.parametrize("shard", ["3", "2"])
@@ -210,7 +271,7 @@ def test_devices_that_divide_layers_train_as_plain_pytorch_does(shard, between):
 
 
 @pytest.mark.sampled(9)
-@pytest.mark.parametrize("more", ["", ",shard=0,sp=off"])
+@pytest.mark.parametrize("more", ["", ",shard=0,sp=off", ",update=asynchronous", ",shard=1,update=forward-fusion"])
 @pytest.mark.parametrize(
     "fields",
     [
@@ -265,6 +326,8 @@ def test_what_it_cannot_do_is_refused():
         planned("fsdp:tp=2", Job(MLP, 3), gpus(4))
     with refuses(Code.MODEL):
         planned("fsdp", Job("lenet5", 4, layout="nhwc"), gpus(2))
+    with refuses(Code.MODEL, "it updates before all gradients are known; use update=forward-fusion"):
+        planned("fsdp:update=backward-fusion", Job(MLP, 4, clip_norm=1.0), gpus(2))
 
 
 def test_each_of_many_devices_has_a_part_of_queries_keys_and_values():

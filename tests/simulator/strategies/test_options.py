@@ -12,8 +12,6 @@ EXAMPLES = {
     ("gradients", "update"): ("data-parallel:gradients=kept,update=asynchronous", "1f1b:gradients=kept,update=baseline"),
     ("gradients", "streams"): ("data-parallel:gradients=kept,streams=turbodl", "data-parallel:gradients=freed,streams=turbodl"),
     ("gradients", "shard"): ("fsdp:gradients=fused,shard=2", "fsdp:gradients=fused,shard=1"),
-    ("tp", "update"): ("gpipe:tp=2,update=backward-fusion", "gpipe:tp=1,update=backward-fusion"),
-    ("shard", "update"): ("gpipe:replicas=2,shard=1,update=backward-fusion", "gpipe:replicas=2,shard=1"),
     ("shard", "replicas"): ("1f1b:shard=1", "1f1b:shard=1,replicas=2"),
     ("ep", "tp"): ("fsdp:ep=2,tp=2", "fsdp:ep=2,tp=1"),
     ("ep", "cp"): ("fsdp:ep=2,cp=2", "fsdp:ep=1,cp=2"),

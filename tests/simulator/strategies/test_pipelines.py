@@ -119,7 +119,8 @@ def test_devices_that_share_the_hosts_memory_stage_nothing():
 
 
 FUSED = ("model-parallel", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble:shape=v")
-SYNCHRONOUS = (*FUSED, "zero-bubble:memory=free", *(with_options(text, "update=backward-fusion") for text in FUSED))
+UPDATES = ("update=forward-fusion", "update=backward-fusion", "update=asynchronous")
+SYNCHRONOUS = (*FUSED, "zero-bubble:memory=free", *(with_options(text, update) for text in FUSED for update in UPDATES))
 STALE = (
     "pipedream", "pipedream-2bw", "stale-pipeline", "stale-pipeline:first=backward", "stale-pipeline:backward_weights=stashed",
     "stale-pipeline:on=simulated,stages=4", "stale-pipeline:on=simulated,stages=3,backward_weights=stashed",

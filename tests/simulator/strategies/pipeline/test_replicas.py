@@ -57,9 +57,10 @@ STRATEGIES = (
     "gpipe:replicas=2", "1f1b:replicas=2,microbatches=4", "interleaved-1f1b:replicas=2", "zero-bubble:replicas=2,shape=v",
     "model-parallel:replicas=2", "1f1b:replicas=2,rematerialize=on", "1f1b:replicas=4,stages=1", "1f1b:replicas=2,update=backward-fusion",
     "1f1b:replicas=2,granularity=stage", "1f1b:replicas=2,gradients=kept", "zero-bubble:replicas=2,shape=v,gradients=kept",
-    "1f1b:replicas=2,gradients=held",
+    "1f1b:replicas=2,gradients=held", "gpipe:replicas=2,update=forward-fusion", "zero-bubble:replicas=2,update=asynchronous",
+    "1f1b:replicas=2,update=forward-fusion,granularity=stage", "1f1b:replicas=2,update=asynchronous,rematerialize=on",
 )  # fmt: skip
-SHARDED = [f"{text},shard=1" for text in STRATEGIES if "fusion" not in text]
+SHARDED = [f"{text},shard=1" for text in STRATEGIES]
 
 
 @pytest.mark.sampled(9)
@@ -127,7 +128,8 @@ def timed(plan: Plan, machine: Machine) -> float:
     "text",
     [
         "gpipe:", "1f1b:shard=1,", "interleaved-1f1b:", "zero-bubble:granularity=stage,", "1f1b:update=backward-fusion,",
-        "1f1b:gradients=kept,shard=1,", "1f1b:gradients=held,shard=1,",
+        "1f1b:gradients=kept,shard=1,", "1f1b:gradients=held,shard=1,", "1f1b:update=backward-fusion,shard=1,",
+        "1f1b:update=asynchronous,", "gpipe:update=forward-fusion,shard=1,",
     ],
 )  # fmt: skip
 def test_one_pipeline_stands_for_all(text, shared):
@@ -283,14 +285,8 @@ def test_a_large_machine_is_folded_by_itself():
         ("gpipe:replicas=3,stages=1", Code.BATCH, "--batch 8 does not divide among 3 replicas"),
         ("gpipe:replicas=2,microbatches=3", Code.BATCH, "--batch 8, of which each replica has 4, does not divide into 3 microbatches"),
         ("gpipe:shard=1", Code.REQUEST, "shard=1 goes with replicas=2 or more, and replicas is 1: it shards over"),
-        (
-            "gpipe:shard=1,replicas=2,update=backward-fusion",
-            Code.REQUEST,
-            "shard=1 goes with update=baseline, and update is backward-fusion",
-        ),
         ("gpipe:gradients=kept,update=backward-fusion", Code.REQUEST, "gradients=kept goes with update=baseline"),
         ("gpipe:tp=0", Code.REQUEST, "tp is 0; expected at least 1"),
-        ("gpipe:stages=2,tp=2,update=backward-fusion", Code.REQUEST, "tp=2 goes with update=baseline"),
         ("1f1b:stages=2,tp=2,granularity=stage,fold=off", Code.REQUEST, "granularity=stage with tp=2 goes with fold=on only"),
         ("gpipe:stages=2,tp=4", Code.DEVICES, "gpipe needs 8 devices, there are 4"),
         ("pipedream:replicas=2", Code.NAME, "unknown option of strategy pipedream 'replicas'"),
