@@ -23,8 +23,8 @@ from simulator.plan.tensors import merged
 from simulator.strategies.builder import Kept, PlanBuilder, Share, kept_by
 from simulator.strategies.compact import folds, omitted
 from simulator.strategies.layout import Layout
-from simulator.strategies.options import Fetch, Fold, Gradients, Overlap, Portion, Update, Updating, Urgent
-from simulator.strategies.turbodl import in_replica
+from simulator.strategies.options import Fetch, Fold, Gradients, Overlap, Portion, Streams, Update, Updating, Urgent
+from simulator.strategies.turbodl import in_replicas
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
 
@@ -62,8 +62,7 @@ class Options(Updating):
     algorithm: Literal["ring", "tree"] = "ring"
     """Algorithm of the all-reduce."""
     priorities: Urgent = False
-    streams: Literal["one", "turbodl"] = "one"
-    """Each device computes on one stream, or on TurboDL's: dX, dW and dB of a layer concurrently, the critical path first."""
+    streams: Streams = "one"
     fetch: Fetch = True
     fold: Fold = "auto"
     gradients: Gradients = "freed"
@@ -222,16 +221,7 @@ class Replicas:
         elif options.update == "forward-fusion":
             updates = [update for builder in builders for update in builder.updates_of_layers(lag=1)]
             tasks = delayed(tasks, updates, merged(builder.tensors for builder in builders))
-        return self._on_turbodl_streams(tasks) if options.streams == "turbodl" else tasks
-
-    def _on_turbodl_streams(self, tasks: Sequence[Task]) -> list[Task]:
-        """The same order with each device's computing on TurboDL's streams. Events order them, so that no number changes."""
-        first_stream = 1 + max(task.stream for task in tasks)
-        placed: dict[str, Task] = {}
-        for builder in self.builders:
-            own = [task for task in tasks if task.device == builder.device and task.stream == COMPUTE]
-            placed |= {task.name: task for task in in_replica(builder, own, self._levels, first_stream)}
-        return [placed.get(task.name, task) for task in tasks]
+        return in_replicas(builders, tasks, self._levels, builders[0].layers) if options.streams == "turbodl" else tasks
 
     def _updates(self, builder: PlanBuilder) -> list[Task]:
         """A device's updates after backward; on TurboDL's streams one per layer, in the order of the next forward."""

@@ -34,11 +34,13 @@ from simulator.strategies.options import (
     Least,
     Portion,
     SequenceParallel,
+    Streams,
     TensorDegree,
     Update,
     Updating,
     option_values,
 )
+from simulator.strategies.turbodl import in_replicas
 from simulator.strategies.zero.shards import Gathered, Shards, Sums
 from simulator.strategies.zero.units import Units
 from traces.errors import Code, SchedcastError
@@ -85,6 +87,8 @@ class Options(Updating):
     """More than 8 devices are enough for one to be planned."""
     update: Update = "baseline"
     """With fusion, each unit's shards together: before they are gathered, or once their gradients are scattered."""
+    streams: Streams = "one"
+    """Gathers and sums of gradients have the highest priority, before the critical path."""
     gradients: Gradients = "freed"
     """With stage 1, held gradients are summed whole after the last backward, and all parameters are gathered together."""
 
@@ -190,7 +194,7 @@ class ShardedReplicas:
             first_device=layout.names[0],
             streams=(COMPUTE, GATHER, REDUCE),
             sums=sums,
-            late=options.lag > 0,
+            changed=(options.update, options.streams) != ("baseline", "one"),
         )
 
     def plan(self) -> Plan:
@@ -201,7 +205,10 @@ class ShardedReplicas:
         if self.job.clip_norm is not None:
             tasks += [replace(task, lag=self.options.lag) for task in self.shards.clip(self.job.clip_norm)]
         tensors = [builder.tensors for builder in self.builders]
-        tasks = self.shards.pieces.with_updates(tasks, self.options, early=REDUCE, late=GATHER, others=tensors, unit_of=self.units.unit_of)
+        turbodl = self.options.streams == "turbodl"
+        tasks = self.shards.pieces.with_updates(tasks, self.options, REDUCE, GATHER, tensors, self.units.unit_of, by_unit=turbodl)
+        if turbodl:
+            tasks = in_replicas(self.builders, tasks, self.machine.priority_levels, self.units.parameters)
         fetches = [builder.fetches(self.machine) for builder in self.builders] if self.options.fetch else []
         for builder in self.builders:
             builder.carry_unused(frozenset(self.graph.parameters))

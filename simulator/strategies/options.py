@@ -60,6 +60,10 @@ Fold = Annotated[
     ),
 ]
 Urgent = Annotated[bool, About("Sum first the gradients of the parameters that the next forward uses first.")]
+Streams = Annotated[
+    Literal["one", "turbodl"],
+    About("Each device computes on one stream, or on TurboDL's: dX, dW and dB of a layer concurrently, the critical path first."),
+]
 UpdateStream = Annotated[bool, About("Run updates on a second stream, concurrently with the rest of backward.")]
 
 

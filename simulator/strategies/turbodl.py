@@ -6,7 +6,7 @@ tasks of a period are reordered within their dependencies.
 
 import heapq
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -230,25 +230,33 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     return build.plan(NAME, complete, options)
 
 
-def in_replica(build: PlanBuilder, tasks: Sequence[Task], levels: int, first_stream: int) -> list[Task]:
-    """A replica's tasks on TurboDL's streams, in the same order: the paper's extension to several devices (section 3.3).
+def in_replicas(builders: Sequence[PlanBuilder], tasks: Sequence[Task], levels: int, units: Mapping[str, Sequence[str]]) -> list[Task]:
+    """The tasks of replicas, whose stream 0 computes, on TurboDL's streams: the paper's extension to several devices (section 3.3).
 
-    `tasks`: those of `build` on its own stream, and updates of one layer each. The urgent path keeps that stream; the others are numbered
-    from `first_stream` on. Layer paths are ranked by the FLOPs of their dX, so that replicas on any machines have the same plan.
+    The order stays, and the urgent path keeps its stream; the others get new ones. Events order them, so that no number changes:
+
+        stream 0    F1 F2 dX2 dX1 dW1 U1           the urgent path, and what the next forward waits for at once
+        new ones          dW2 U2, dB2              beside it, with a lower priority
+
+    `units`: by layer of an update, its parameters. Layer paths are ranked by the FLOPs of their dX, so that replicas on any machines have
+    the same plan.
     """
-    layers = LayerGraph(build.graph, [op.body.work(op).flops for op in build.graph.ops])
-    lanes = _Lanes(Options(), layers, levels, [0] * len(build.graph.ops))
-
-    def placed(task: Task) -> Task:
-        if task.name in build.served:
-            own = lanes.place(task, *build.served[task.name])
-        elif task.layer in build.layers:
-            own = lanes.place(task, build.graph.gradient_ops[build.layers[task.layer][0]], "dW")
-        else:
-            own = lanes.urgent(task)
-        return replace(own, stream=first_stream + own.stream - 1) if own.stream else own
-
-    return [placed(task) for task in tasks]
+    first_stream = 1 + max(task.stream for task in tasks)
+    placed: dict[str, Task] = {}
+    for build in builders:
+        layers = LayerGraph(build.graph, [op.body.work(op).flops for op in build.graph.ops])
+        lanes = _Lanes(Options(), layers, levels, [0] * len(build.graph.ops))
+        for task in tasks:
+            if task.device != build.device or task.stream:
+                continue
+            if task.name in build.served:
+                own = lanes.place(task, *build.served[task.name])
+            elif task.body.is_update and task.layer in units:
+                own = lanes.place(task, build.graph.gradient_ops[units[task.layer][0]], "dW")
+            else:
+                own = lanes.urgent(task)
+            placed[task.name] = replace(own, stream=first_stream + own.stream - 1) if own.stream else own
+    return [placed.get(task.name, task) for task in tasks]
 
 
 class _Lanes:

@@ -193,6 +193,7 @@ LATE = [
 #: Parameters, gradients and optimizer state in shards.
 SHARDED = [
     "fsdp", "fsdp:shard=2,prefetch=2", "fsdp:shard=1,fetch=off", "fsdp:update=backward-fusion", "fsdp:shard=2,update=forward-fusion",
+    "fsdp:streams=turbodl",
 ]  # fmt: skip
 #: A language model whose layers are divided: of queries, keys and values in one product.
 DECODER = "lm:form=gpt,layers=1,d_model=16,heads=4,vocab=32"

@@ -386,7 +386,7 @@ def scheduled(
                 left_out=left,
                 kept=kept,
             )
-            begins = replicas.shard(options.lag > 0) if options.shard != "0" else {}
+            begins = replicas.shard(changed=options.update != "baseline") if options.shard != "0" else {}
         everything = linear(schedule)
         actions = planned(everything) if extent.alike else everything
         last = {action.stage: number for number, action in enumerate(actions)}

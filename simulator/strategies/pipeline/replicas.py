@@ -96,9 +96,9 @@ class Replicas:
         groups = [(stage, *members) for stage in stages for members in stage.dividing(TENSOR, self._tensor)]
         return {stage.names[at]: group for stage, group, numbers in groups for at in numbers}
 
-    def shard(self, late: bool) -> dict[int, list[Task]]:
+    def shard(self, changed: bool) -> dict[int, list[Task]]:
         """Let each replica of a stage store a shard of its parameters. Returns, by stage, the tasks that gather them at the start of the
-        step. `late`: as in `Shards`.
+        step. `changed`: as in `Shards`.
 
         Raises SchedcastError for parameters whose memory is not contiguous.
         """
@@ -120,7 +120,7 @@ class Replicas:
                 first_device=self.backward[0].names[0],
                 streams=streams,
                 sums=sums,
-                late=late,
+                changed=changed,
             )
             self._shards[stage], tasks[stage] = shards, []
             for unit in units.weights:

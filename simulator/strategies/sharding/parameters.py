@@ -120,6 +120,7 @@ class Pieces:
         late: int = COMPUTE,
         others: Iterable[PlanTensors] = (),
         unit_of: Mapping[str, str] | None = None,
+        by_unit: bool = False,
     ) -> list[Task]:
         """The tasks of forward, backward and sums of gradients, with the updates where the option puts them.
 
@@ -131,11 +132,12 @@ class Pieces:
             backward-fusion    F1   F2  B2 S2 U2 B1 S1 U1
 
         `early`, `late`: the streams of the updates of backward-fusion, and of forward-fusion, of which there is one for each unit.
-        `others`: the tensors that tasks use beside those of the pieces. `unit_of`: by parameter (default: its layer).
+        `others`: the tensors that tasks use beside those of the pieces. `unit_of`: by parameter (default: its layer). `by_unit`: U is not
+        one task either, but one for each unit in the order of the next forward.
         """
-        if options.update in ("baseline", "asynchronous"):
-            return [*tasks, *self.updates(options.lag)]
         forward, units = options.update == "forward-fusion", unit_of or self.graph.layers
+        if options.update in ("baseline", "asynchronous"):
+            return [*tasks, *(self.updates_of(units, options.lag, COMPUTE) if by_unit else self.updates(options.lag))]
         updates = self.updates_of(units, int(forward), late if forward else early)
         return (delayed if forward else fused)(tasks, updates, merged([*others, self.tensors]))
 

@@ -41,19 +41,19 @@ class Shards:
         first_device: str,
         streams: tuple[int, int, int],
         sums: Sums = "flat",
-        late: bool = False,
+        changed: bool = False,
     ):
         """`builders`: of the layout's devices that the plan has. `units`: of the parameters in shards. `first_device`: the plan's first.
 
         `streams`: those of a device that compute, that gather and that sum. `sums`: in place, parameters whose parts are equal are gathered
         and summed in place, as in ZeRO's first stage, which retains all of them; flat, they are sent in one tensor, as in FSDP2; whole,
-        they are gathered in one tensor, and summed in place with the other devices' parts, while nothing else runs, as in nanotron. `late`:
-        updates wait for no gradient of their step, so that a device may change its shards before all others have used them.
+        they are gathered in one tensor, and summed in place with the other devices' parts, while nothing else runs, as in nanotron.
+        `changed`: a device may change its shards before all others have gathered them: an update does not wait for all of their backward.
         """
         if sums == "whole":
             streams, layout = (streams[0],) * 3, replace(layout, priority=0)  # of what computes
         self.job, self.builders, self.layout, self.units = job, builders, layout, units
-        self.devices, self._how, self._late = layout.devices, sums, late
+        self.devices, self._how, self._changed = layout.devices, sums, changed
         self.graph, self.tensors = builders[0].graph, PlanTensors()
         self._computing, self._gathering, self._reducing = streams
         #: How experts are sharded: among the devices with the same ones.
@@ -127,7 +127,9 @@ class Shards:
                     packed, sent = packing.cast(own, dtype, pack, at) if flat is None else packing.packed(own, flat, dtype, pack, at)
                     tasks += [replace(task, after=after[at], layer=span.unit) for task in packed]
                     shards.append(sent)
-                made, wholes = group.all_gather(f"{label} of group {number}" if number else label, self.tensors, shards, changed=self._late)
+                made, wholes = group.all_gather(
+                    f"{label} of group {number}" if number else label, self.tensors, shards, changed=self._changed
+                )
                 waits = tuple(dict.fromkeys(chain.from_iterable(after[at] for at in numbers)))
                 tasks += [replace(task, after=waits, layer=span.unit) for task in made]
                 of_devices = gathered.setdefault(end, [wholes[0]] * len(self.devices))

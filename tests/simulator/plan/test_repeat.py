@@ -24,7 +24,7 @@ IN_TURN = (
     "data-parallel:fold=on,update=backward-fusion", "data-parallel:fold=on,update=asynchronous", "data-parallel:fold=on,gradients=held",
     "data-parallel:fold=on,update=forward-fusion,priorities=on", "fsdp:fold=on", "fsdp:fold=on,prefetch=0", "fsdp:fold=on,shard=2",
     "fsdp:fold=on,reshard=off", "fsdp:fold=on,shard=0", "fsdp:fold=on,update=backward-fusion", "fsdp:fold=on,shard=2,update=forward-fusion",
-    "fsdp:fold=on,update=asynchronous", "fsdp:fold=on,tp=2", "fsdp:fold=on,cp=2",
+    "fsdp:fold=on,update=asynchronous", "fsdp:fold=on,streams=turbodl", "fsdp:fold=on,tp=2", "fsdp:fold=on,cp=2",
 )  # fmt: skip
 #: Pipelines, with ranks of one stage and of two.
 PIPELINES = (

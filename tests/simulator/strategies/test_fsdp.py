@@ -194,6 +194,29 @@ def test_it_trains_as_plain_pytorch_does(text, factory):
         assert largest_error(job, planned(text, job, machine), CpuBackend(machine)) <= 1e-10
 
 
+def test_on_turbodls_streams_each_device_computes_the_critical_path_first():
+    """dX stays on the compute stream, dW and the update of a unit run beside it with a lower priority, and gathers go first of all."""
+    plan = planned("fsdp:fold=on,streams=turbodl", Job(UNBIASED, 4), load_machine("4xa100"))
+    lane_of = {task.name: (task.stream, task.priority) for task in plan.tasks}
+    assert lane_of["2/mm.dX"] == lane_of["0/mm"] == lane_of["0/mm.dW"] == lane_of["0/update"], "the next forward waits for the first unit"
+    assert lane_of["2/mm.dW"] == lane_of["4/mm.dW"] == lane_of["2/update"] == lane_of["4/update"]
+    assert lane_of["2/mm.dX"][0] == 0 not in (GATHER, REDUCE, lane_of["2/mm.dW"][0])
+    assert lane_of["2/gather 1"][1] == lane_of["2/reduce"][1] < lane_of["2/mm.dX"][1] < lane_of["2/mm.dW"][1]
+    assert [task.name for task in plan.tasks if task.body.is_update] == ["0/update", "2/update", "4/update"]
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("factory", ["make", "shared"])
+@pytest.mark.parametrize("update", ["baseline", "forward-fusion", "backward-fusion", "asynchronous"])
+@pytest.mark.parametrize("more", ["", ",shard=2", ",shard=1", ",shard=0", ",tp=2"])
+def test_on_turbodls_streams_the_numbers_are_the_same(more, update, factory):
+    machine = core_groups(4 if "tp" in more else 3)
+    job = Job(f"{mlp.__file__}:{factory}", 6, precision="fp64", optimizer="adamw", accumulate=2)
+    job = job if "tp" not in more else replace(DECODER, accumulate=2)
+    plan = planned(f"fsdp:streams=turbodl,update={update}{more}", job, machine)
+    assert largest_error(job, plan, CpuBackend(machine, cores=[0] * len(machine.devices))) <= 1e-10
+
+
 #: When shards are updated, and what else the job asks for.
 UPDATES = [
     ("backward-fusion", {"accumulate": 2}), ("backward-fusion", {"form": "for"}), ("forward-fusion", {"clip_norm": 0.1}),
@@ -214,14 +237,14 @@ def test_it_trains_as_plain_pytorch_does_whenever_shards_are_updated(update, fie
     assert largest_error(job, plan, CpuBackend(machine, cores=[0] * 3)) <= 1e-10
 
 
-def test_a_shard_is_copied_before_other_devices_gather_it_if_its_update_waits_for_nothing_of_theirs():
-    """Devices of one memory otherwise read it where it lies: an update waits for its gradient, and so for all who have gathered it."""
-    aliased = {}
-    for update in ("baseline", "forward-fusion", "backward-fusion", "asynchronous"):
-        plan = planned(f"fsdp:shard=1,update={update}", Job(MLP, 6), core_groups(3))
-        copies = [task for task in plan.tasks if task.body.is_copy and plan.values[task.reads[0].value].kind == PARAMETER]
-        aliased[update] = {task.body.aliases for task in copies}
-    assert aliased == {"baseline": {True}, "forward-fusion": {True}, "backward-fusion": {True}, "asynchronous": {False}}
+@pytest.mark.parametrize(
+    "options", ["", ",streams=turbodl", *(f",update={u}" for u in ("forward-fusion", "backward-fusion", "asynchronous"))]
+)
+def test_a_shard_is_copied_before_other_devices_gather_it_if_its_update_does_not_wait_for_all_of_their_backward(options):
+    """Devices of one memory otherwise read it where it lies."""
+    plan = planned(f"fsdp:shard=1{options}", Job(MLP, 6), core_groups(3))
+    copies = [task for task in plan.tasks if task.body.is_copy and plan.values[task.reads[0].value].kind == PARAMETER]
+    assert {task.body.aliases for task in copies} == {not options}
 
 
 @pytest.mark.parametrize("shard", ["3", "2"])
