@@ -7,7 +7,7 @@ from simulator.machine.presets import PYTORCH
 from simulator.machine.scaled import AS_IT_IS, Scale
 from simulator.machine.this_cpu import link_bytes_per_s
 from traces.errors import SchedcastError, UnknownNameError
-from traces.units import read_integer
+from traces.units import read_integer, read_rate
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,9 @@ class Placement:
     `devices` is the number of GPUs, or of groups of CPU cores (None: all that a named machine has, or one). `link` joins groups of CPU
     cores, as in `simulator.machine.this_cpu`. `memory_limit_gb` limits each memory (None: its real size). `ranks` says which of several
     processes this is, each with one of the devices (None: the only process). `partition` splits one GPU into this many devices (None or 1:
-    whole). `scale` multiplies figures of the machine, for predictions of one that does not exist; `host` says what issues the tasks of a
-    named machine's GPUs, as `presets.load_machine` takes it.
+    whole). `network` is the rate of a named machine's network for each of its GPUs, such as 50Gb/s (None: its own). `scale` multiplies
+    figures of the machine, for predictions of one that does not exist; `host` says what issues the tasks of a named machine's GPUs, as
+    `presets.load_machine` takes it.
 
     >>> Placement("cuda", devices=4).plan_devices, Placement("cuda", partition=2).plan_devices
     (4, 2)
@@ -33,6 +34,7 @@ class Placement:
     partition: int | None = None
     scale: Scale = AS_IT_IS
     host: str = PYTORCH
+    network: str | None = None
 
     def __post_init__(self) -> None:
         link_bytes_per_s(self.link)
@@ -57,6 +59,8 @@ class Placement:
         limit = self.memory_limit_gb
         if limit is not None and not 0 < limit < float("inf"):
             raise SchedcastError(f"--memory-limit is {limit} GB; expected a number above 0, such as 16")
+        if self.network is not None and self.network_bytes_per_s is None:
+            raise SchedcastError(f"--network is {self.network[:40]!r}; expected a rate above 0, such as 50Gb/s or 6.25GB/s")
 
     @property
     def partitions(self) -> int:
@@ -71,6 +75,10 @@ class Placement:
     @property
     def memory_limit_bytes(self) -> float | None:
         return None if self.memory_limit_gb is None else self.memory_limit_gb * 1e9
+
+    @property
+    def network_bytes_per_s(self) -> float | None:
+        return None if self.network is None else read_rate(self.network)
 
     @staticmethod
     def from_options(

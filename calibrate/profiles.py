@@ -123,8 +123,17 @@ def _costs_for(job: Job, profile: Path | None, machine: str | None, placement: P
     else:
         limit = placement.memory_limit_bytes
         return preset_target(
-            job, named, placement.devices, link=placement.link, limit_bytes=limit, partitions=placement.partitions, host=placement.host
+            job,
+            named,
+            placement.devices,
+            link=placement.link,
+            limit_bytes=limit,
+            partitions=placement.partitions,
+            host=placement.host,
+            network_bytes_per_s=placement.network_bytes_per_s,
         ).costs
+    if placement.network is not None:
+        raise SchedcastError(f"--network {placement.network} is the rate of a named machine's network; add --machine, such as 16xh100")
     if placement.host != PYTORCH:
         raise SchedcastError(f"--host {placement.host} issues the tasks of a named machine's GPUs; add --machine NAME")
     chosen = chosen.with_memory_limit(placement.memory_limit_bytes)

@@ -7,6 +7,7 @@ function. Rates of links and memories stay decimal (1 GB/s = 10**9 bytes per sec
 """
 
 import math
+import re
 from collections.abc import Sequence
 
 #: Printed for a quantity that does not exist.
@@ -225,3 +226,19 @@ def read_number(text: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
+
+
+_RATE = re.compile(r"(.+?) ?(?:([GM])b(?:it)?(?:/s|ps)|([GM])B/s)")
+
+
+def read_rate(text: str) -> float | None:
+    """Bytes per second of a rate in bits or bytes; None if the text is none.
+
+    >>> read_rate("50Gb/s"), read_rate("6.25 GB/s"), read_rate("400Gbps"), read_rate("fast")
+    (6250000000.0, 6250000000.0, 50000000000.0, None)
+    """
+    parts = _RATE.fullmatch(text)
+    value = read_number(parts[1]) if parts is not None else None
+    if parts is None or value is None or not 0 < value < math.inf:
+        return None
+    return value * {"G": 1e9, "M": 1e6}[parts[2] or parts[3]] / (8 if parts[2] else 1)

@@ -92,11 +92,11 @@ class JobRequest:
     """A model, how it is trained, where, and under which strategies. The fields are those of `Job` and `Placement`, which check them.
 
     `batch`: None for a usual one. `machine`: the name of a machine, the file of a profile (*.json), or PROFILE and a stored profile's name
-    or any file; empty: this machine's CPU or, with a `device` that is one, its GPU. `memory_limit`: in GB of 10^9 bytes. `host`: what
-    issues the tasks of a named machine's GPUs. `scale`: factors of the machine's figures, as `simulator.machine.scaled` reads them.
-    `settings`: OPTION=VALUE for every strategy that has the option. `strategies`: texts NAME[:option=value,...]. `tries`:
-    FIELD=VALUE[,VALUE...] of the variants of the job that a search tries. `tokens`: of a whole training, such as 15T. `price`: of a device
-    for an hour, in dollars.
+    or any file; empty: this machine's CPU or, with a `device` that is one, its GPU. `memory_limit`: in GB of 10^9 bytes. `network`: the
+    rate of a named machine's network for each GPU. `host`: what issues the tasks of a named machine's GPUs. `scale`: factors of the
+    machine's figures, as `simulator.machine.scaled` reads them. `settings`: OPTION=VALUE for every strategy that has the option.
+    `strategies`: texts NAME[:option=value,...]. `tries`: FIELD=VALUE[,VALUE...] of the variants of the job that a search tries. `tokens`:
+    of a whole training, such as 15T. `price`: of a device for an hour, in dollars.
     """
 
     model: str = _option(
@@ -174,6 +174,11 @@ class JobRequest:
         None,
         "Use at most this much of each memory, in GB of 10^9 bytes (16 GB = 14.9 GiB). Devices of one memory share the limit.",
         DEVICES, "GB", label="Memory limit, GB", empty="the memory's size", words="{:g} GB at most".format,
+    )  # fmt: skip
+    network: str | None = _option(
+        None, "The rate of a named machine's network between nodes, for each GPU: 50Gb/s or 6.25GB/s. Default: that of the usual nodes.",
+        DEVICES, "RATE", label="Network between nodes, of each GPU", empty="of the usual nodes, such as 400Gb/s",
+        words="network of {} a GPU".format, rare=True,
     )  # fmt: skip
     host: str = _option(
         "pytorch", group=DEVICES, label="What issues a GPU's tasks", about="caffe: a C++ program, about 3 us a launch",
@@ -392,7 +397,7 @@ class JobRequest:
         from simulator.machine.scaled import scale_of
 
         placement = Placement.from_options(self.device, self.devices, self.mode, self.link, self.partition, self.memory_limit)
-        return replace(placement, scale=scale_of(self.scale), host=self.host)
+        return replace(placement, scale=scale_of(self.scale), host=self.host, network=self.network)
 
 
 def check_steered(request: JobRequest, own: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """The machine a plan runs on: devices, their memories, host lanes and links. SI units throughout."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -310,6 +311,33 @@ class Machine:
         memories = tuple(replace(memory, size_bytes=int(min(memory.size_bytes, size_bytes))) for memory in self.memories)
         whole, plain = (variant and variant.with_memory_limit(size_bytes) for variant in (self.whole, self.plain))
         return replace(self, memories=memories, whole=whole, plain=plain)
+
+    def with_network(self, bytes_per_s: float | None) -> "Machine":
+        """The machine whose network gives each device this rate in each direction (None: its own). Its latency stays.
+
+        An adapter that several devices share has the rate of all of them. Raises SchedcastError for a machine of one node.
+
+        >>> from simulator.machine.presets import load_machine
+        >>> machine = load_machine("16xa100").with_network(6.25e9)  # two GPUs share an adapter
+        >>> {link.bandwidth_bytes_per_s for link in machine.links if NETWORK in (link.source, link.target)}
+        {12500000000.0}
+        """
+        if bytes_per_s is None:
+            return self
+        if not self.has_network:
+            raise SchedcastError(
+                f"machine {self.name} is one node, which has no network between nodes; name several, such as 16xh100", Code.DEVICES
+            )
+        sharing = Counter(link.target for link in self.links if link.source in self._by_name)
+
+        def with_rate(link: Link) -> Link:
+            if NETWORK not in (link.source, link.target):
+                return link
+            adapter = link.source if link.target == NETWORK else link.target
+            return replace(link, bandwidth_bytes_per_s=bytes_per_s * max(1, sharing[adapter]), bandwidth_error=0.0)
+
+        plain, rated = (variant and variant.with_network(bytes_per_s) for variant in (self.plain, self.rated))
+        return replace(self, links=tuple(map(with_rate, self.links)), plain=plain, rated=rated)
 
     def nodes(self, devices: Iterable[str]) -> int:
         """Number of nodes that the devices are on. Devices of one node are connected without the network."""

@@ -102,17 +102,20 @@ def preset_target(
     partitions: int = 1,
     host: str = PYTORCH_HOST,
     mode: str = EAGER,
+    network_bytes_per_s: float | None = None,
 ) -> Target:
     """Return the machine called `name`, as `load_machine` makes it, with its costs for `job`.
 
     What the shipped profiles of its GPU measured counts, whatever model it was measured for (`profile_of_preset`); the table, corrected by
-    it, prices the rest (`engine.costs.ratios`). With several GPUs, the table prices all. Raises SchedcastError for an unknown name.
+    it, prices the rest (`engine.costs.ratios`). With several GPUs, the table prices all. `network_bytes_per_s`: as in
+    `Machine.with_network`. Raises SchedcastError for an unknown name.
     """
     precision = dense_precision(job, None) or "fp32"
     profile = profile_of_preset(name, devices, precision)
     if profile is not None and host != PYTORCH_HOST:
         profile = without_host(profile)
     machine = load_machine(name, profile, devices, link, partitions, host).with_memory_limit(limit_bytes)
+    machine = machine.with_network(network_bytes_per_s)
     return Target(machine, CostModel(machine, profile, precision), mode)
 
 

@@ -34,3 +34,13 @@ def test_the_testbed_of_this_cpu_has_its_memory_limit():
     assert (type(testbed), testbed.memory_limit_bytes) == (CpuTestbed, 2e9)
     with refuses(Code.REQUEST, "--precision tf32 needs an NVIDIA GPU"):
         cpu_testbed(Placement(), "tf32")
+
+
+@pytest.mark.parametrize("rate", ["fast", "", "0Gb/s", "infGb/s", "50", "9" * 400 + "Gb/s"])
+def test_a_network_has_a_rate_above_zero(rate):
+    with refuses(Code.REQUEST, "--network is .*; expected a rate above 0, such as 50Gb/s or 6.25GB/s"):
+        Placement(network=rate)
+
+
+def test_rates_are_in_bits_or_bytes():
+    assert [Placement(network=rate).network_bytes_per_s for rate in (None, "50Gb/s", "6.25GB/s")] == [None, 6.25e9, 6.25e9]

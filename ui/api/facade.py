@@ -28,6 +28,7 @@ def predict(
     samples: int | None = None,
     devices: int | None = None,
     memory_limit: float | None = None,
+    network: str | None = None,
     mode: str = "eager",
     tokens: str | float = "",
     price: float | None = None,
@@ -45,7 +46,7 @@ def predict(
 
     `on`: a machine (`schedcast machines`), the file of a profile, or by default this machine. `strategy`: NAME[:option=value,...]; by
     default plain PyTorch, the loop you have. `tokens` (15e12, or "15T") of a whole training and the `price` of a device for an hour say
-    what that takes. `devices`, `memory_limit` (GB) and `mode` are those of the command line, and `job` are further
+    what that takes. `devices`, `memory_limit` (GB), `network` ("50Gb/s") and `mode` are those of the command line, and `job` are further
     fields of the job: `precision`, `layout`, `accumulate`, `loss_mean`, `clip_norm`, `image_size` or `seq`, `checkpoint`, `attention`.
 
     Raises SchedcastError, with one line, if the job cannot be captured or predicted.
@@ -54,7 +55,8 @@ def predict(
 
     own = {
         "batch": batch, "target": target, "on": on, "loss": loss, "step": step, "optimizer": optimizer, "strategy": strategy,
-        "samples": samples, "devices": devices, "memory_limit": memory_limit, "mode": mode, "tokens": tokens, "price": price,
+        "samples": samples, "devices": devices, "memory_limit": memory_limit, "network": network, "mode": mode, "tokens": tokens,
+        "price": price,
     }  # fmt: skip
     return predicted.predict(model, *renamed(own, job))
 

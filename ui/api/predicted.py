@@ -175,7 +175,8 @@ class Predicted(Shown):
 
         Figures of the machine are multiplied: `memory=2`, `flops=`, `launch=`, `link=`, `sms=`. Fields of the job are replaced:
         `batch=128`, `precision="amp"`, `optimizer="adam:fused"`, `layout=`, `accumulate=`, `loss_mean="batch"`, `clip_norm=`,
-        `checkpoint="full"`, `attention="cudnn"`, `image_size=` or `seq=`. So are `on="a100"`, `devices=4` and `memory_limit=` (GB).
+        `checkpoint="full"`, `attention="cudnn"`, `image_size=` or `seq=`. So are `on="a100"`, `devices=4`, `memory_limit=` (GB) and
+        `network="50Gb/s"`.
         Raises SchedcastError for any other name.
         """
         _, changes = renamed({}, changes)
@@ -184,10 +185,10 @@ class Predicted(Shown):
         if scale:
             known = {name: getattr(scale_of(request.scale), name) for name in ABOUT} | scale
             request = replace(request, scale=",".join(f"{name}={factor}" for name, factor in known.items()))
-        place = {name: changes.pop(name) for name in ("devices", "memory_limit") if name in changes}
+        place = {name: changes.pop(name) for name in ("devices", "memory_limit", "network") if name in changes}
         machine = str(machine_of(changes.pop("on", request.machine)))
         changes |= _optimizer(changes.pop("optimizer", None))
-        changes = _job_fields(changes, "what_if", [*ABOUT, "on", "devices", "memory_limit"])
+        changes = _job_fields(changes, "what_if", [*ABOUT, "on", "devices", "memory_limit", "network"])
         return answer(replace(request, machine=machine, **place, **changes), self.chosen, self.owner)
 
     @asked
@@ -297,7 +298,8 @@ def predict(model: Any, given: Mapping[str, Any], fields_of_job: Mapping[str, An
     if isinstance(target, str | Path) and on is None:
         target, on = None, target  # predict(model, batch, "h100")
     on = machine_of(on)
-    settings = {**_optimizer(given["optimizer"]), **_job_fields(fields_of_job, "predict", ["on", "devices", "memory_limit", "mode"])}
+    placed = ["devices", "memory_limit", "network", "mode"]
+    settings = {**_optimizer(given["optimizer"]), **_job_fields(fields_of_job, "predict", ["on", *placed])}
     if isinstance(model, torch.nn.Module):
         batch, target, step = batch_of(batch), None if target is None else batch_of(target), step_of(given["step"])
         if target is None and step is None:
@@ -313,7 +315,7 @@ def predict(model: Any, given: Mapping[str, Any], fields_of_job: Mapping[str, An
     check_type("batch=", batch, int | None)
     named = str(model) if owner is None else owner.name
     where = str(THIS_CPU if on is None else on)
-    place = {name: given[name] for name in ("devices", "memory_limit", "mode", "price")} | {"tokens": str(given["tokens"])}
+    place = {name: given[name] for name in (*placed, "price")} | {"tokens": str(given["tokens"])}
     chosen = strategies_of(given["strategy"])
     request = {"model": named, "batch": batch, "machine": where, "strategies": chosen, **place, **settings}
     return answer(JobRequest(**request), chosen[0] if chosen else None, owner=owner)

@@ -120,7 +120,7 @@ def facts(request: JobRequest) -> MachineFacts:
 
     Raises SchedcastError if there is no such machine.
     """
-    plain = replace(request, scale="", devices=None, partition=None, memory_limit=None, mode="eager").placed
+    plain = replace(request, scale="", devices=None, partition=None, memory_limit=None, network=None, mode="eager").placed
     check_steered(plain, start_models())
     target = target_of(plain, stamp_now())
     machine = rated(target.machine)

@@ -346,3 +346,13 @@ def test_an_uncalibrated_cpu_does_not_know_its_overheads():
     assert set(this_cpu(cores=1).devices[0].errors) == {"task_overhead_s", "shared_overhead_s", "wake_s"}
     measured = Profile(identity=Identity(kind="cpu", cores=1), dispatch=Dispatch(task_overhead_s=1e-5))
     assert set(this_cpu(measured, cores=1).devices[0].errors) == {"shared_overhead_s", "wake_s"}
+
+
+def test_a_network_has_the_rate_that_is_stated_for_each_gpu():
+    """Two GPUs of a DGX A100 share two adapters. What lies within a node stays; one node has no network."""
+    own, slow = load_machine("16xa100"), load_machine("16xa100").with_network(6.25e9)
+    changed = {(a.source, a.target): b.bandwidth_bytes_per_s for a, b in zip(own.links, slow.links, strict=True) if a != b}
+    assert changed == {ends: 12.5e9 for number in range(8) for ends in ((f"bridge {number}", "network"), ("network", f"bridge {number}"))}
+    assert own.with_network(None) is own
+    with refuses(Code.DEVICES, "machine 8xa100 is one node, which has no network between nodes; name several, such as 16xh100"):
+        load_machine("8xa100").with_network(6.25e9)
