@@ -503,17 +503,18 @@ def gpu_report(
 ):
     """Measure this machine's NVIDIA GPU, and how well Schedcast predicts it, within a few minutes.
 
-    The report measures in this order: a step of plain PyTorch, without Schedcast; ResNet-50 and GPT-2 with optimizer fusion and TurboDL,
-    under autocast with fused AdamW, eager and in CUDA graphs; checks; a transformer; TF32, and steps that wait for the host; every
-    strategy and method; scans; partitions of the GPU; then the other models, and fp32 last. Each check asks one question and runs in a
-    separate process, so that a crash or a hang ends only that check. Each part is written before the next begins, so that a killed run
-    keeps its results. Run the command again with the same --out to continue; another patch of the GPU's driver does not matter.
+    The report measures in this order: a step of plain PyTorch, without Schedcast; ResNet-50 with optimizer fusion and TurboDL, under
+    autocast with fused AdamW, eager and in CUDA graphs; what priorities give; scans; pipelines, data parallelism and parallelism by layer
+    on partitions of the GPU; GPT-2, and steps that wait for the host; checks; channels-last, a transformer, TF32; every strategy and
+    method; then the other models, and fp32 last. Each check asks one question and runs in a separate process, so that a crash or a hang
+    ends only that check. Each part is written before the next begins, so that a killed run keeps its results. Run the command again with
+    the same --out to continue; another patch of the GPU's driver does not matter.
 
     With [bold]--quick[/], the exit status and README.md say first whether a GPU that never ran Schedcast does what Schedcast assumes:
 
-      --minutes 10   the first models, the checks, a transformer, and ResNet-50 in TF32
-      --minutes 30   also small batches, every strategy and method, scans, and partitions of the GPU
-      --minutes 45   also the other models, channels-last, bf16 and fp32
+      --minutes 10   ResNet-50 and GPT-2, small batches, and a job of each published system
+      --minutes 30   also the checks, a transformer, channels-last, TF32, and every strategy and method
+      --minutes 50   also the other models, bf16 and fp32
 
     The folder contains report.json, README.md (the tables), probes/, validations/ and the profiles. If it is in traces/data/ of a checkout,
     predictions with [bold]--machine[/] use its profiles for this GPU.
