@@ -41,10 +41,12 @@ class RecordedStep:
 class Rows:
     """Tasks in issue order, and columns that no change of durations touches."""
 
-    def __init__(self, tasks: Iterable[Task]):
+    def __init__(self, tasks: Iterable[Task], **columns: Any):
+        """`columns`: those that are known already."""
         self.tasks = tuple(tasks)
         #: What others derive from the rows alone, by name.
         self.derived: dict[object, Any] = {}
+        self.__dict__.update(columns)
 
     @cached_property
     def position(self) -> Mapping[str, int]:
@@ -60,14 +62,20 @@ class Rows:
     @cached_property
     def lanes(self) -> list[tuple[str, int]]:
         """The lane of every task; those of one lane are one object."""
-        known: dict[tuple[str, int], tuple[str, int]] = {}
-        return [known.setdefault(lane, lane) for lane in ((task.device, task.stream) for task in self.tasks)]
+        lanes = [(task.device, task.stream) for task in self.tasks]
+        known = {lane: lane for lane in dict.fromkeys(lanes)}
+        return [known[lane] for lane in lanes]
 
     @cached_property
     def after(self) -> list[tuple[int, ...]]:
         """The positions of the tasks that a task waits for, in addition to the one before it in its lane."""
         position = self.position
         return [tuple([position[name] for name in task.after]) if task.after else () for task in self.tasks]
+
+    @cached_property
+    def durations_s(self) -> list[float]:
+        """The durations of the tasks."""
+        return [task.body.duration_s for task in self.tasks]
 
     @cached_property
     def before(self) -> list[int]:
@@ -131,7 +139,7 @@ class Replay:
     @cached_property
     def durations_s(self) -> list[float]:
         """The duration of every task."""
-        durations_s = [task.body.duration_s for task in self.rows.tasks]
+        durations_s = self.rows.durations_s.copy()
         for position, seconds in self.changed_s.items():
             durations_s[position] = seconds
         return durations_s

@@ -52,7 +52,7 @@ class _Repetition:
     """The tasks that are repeated, whatever their durations are; they are counted from the `first`.
 
     `lanes`: those of the borders, which are what the next repetition can see: the n-th last task of a lane. `begins`: by lane, the border
-    that is its last task. `ends`: by border, the task that it is after a repetition; a border without one stays.
+    that is its last task. `ends`: by border, the task that it is after a repetition.
 
     `runs`: a lane; tasks that follow one another in it, of which only the first waits for other lanes; the tasks that it waits for, and the
     borders.
@@ -76,11 +76,16 @@ def _repetition(rows: Rows, first: int, last: int) -> _Repetition | None:
         seen[lanes[position]] += 1
         from_end[position] = seen[lanes[position]]
     borders = {(lane, 1): number for number, lane in enumerate(count)}
-    left, ends, runs = dict(count), {}, []
+    members: dict[Lane, list[int]] = {lane: [] for lane in count}
     open_runs: dict[Lane, list[int]] = {}
-    for position in range(first, last):
-        lane, inside, before = lanes[position], [], []
-        for other in rows.after[position]:
+    runs = []
+    for position, lane, after in zip(range(first, last), lanes[first:last], rows.after[first:last], strict=True):
+        members[lane].append(position - first)
+        if not after and lane in open_runs:
+            open_runs[lane].append(position - first)
+            continue
+        inside, before = [], []
+        for other in after:
             if other >= first:
                 inside.append(other - first)
             elif lanes[other] in count:
@@ -90,11 +95,7 @@ def _repetition(rows: Rows, first: int, last: int) -> _Repetition | None:
             open_runs[lane] = []
             runs.append((lane, open_runs[lane], inside, before))
         open_runs[lane].append(position - first)
-    for position in range(first, last):
-        number = borders.get((lanes[position], left[lanes[position]]))
-        left[lanes[position]] -= 1
-        if number is not None:
-            ends[number] = position - first
+    ends = {number: members[lane][-place] for (lane, place), number in borders.items()}
     if len(borders) > MOST_BORDERS:
         return None
     return _Repetition(first, tuple(lane for lane, _ in borders), {lane: borders[lane, 1] for lane in count}, ends, runs)
@@ -121,10 +122,7 @@ def _weights(replay: Replay, repetition: _Repetition) -> np.ndarray:
             ends[0] = end
             ended[members] = np.add.accumulate(ends, axis=0, out=ends)
         free[lane] = ended[members[-1]]
-    after_one = unit.copy()
-    for number, position in repetition.ends.items():
-        after_one[number] = ended[position]
-    return after_one
+    return ended[[repetition.ends[number] for number in range(size)]]
 
 
 def _largest_circuit_mean(weights: np.ndarray, ends: Sequence[int]) -> float:

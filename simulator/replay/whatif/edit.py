@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from operator import not_
+from typing import Any
 
 from simulator.plan.bodies.update import FORMS, STATE
 from simulator.plan.task import BACKWARD, UPDATE, Task
@@ -30,9 +31,9 @@ def host_work(replay: Replay) -> list[Task]:
     return list(compress(replay.tasks, replay.rows.on_host))
 
 
-def with_tasks(replay: Replay, tasks: Iterable[Task], steps: tuple[RecordedStep, ...] | None = None) -> Replay:
-    """Return the replay with other tasks, and other steps if given."""
-    return replace(replay, rows=Rows(tasks), changed_s={}, steps=replay.steps if steps is None else steps)
+def with_tasks(replay: Replay, tasks: Iterable[Task], steps: tuple[RecordedStep, ...] | None = None, **columns: Any) -> Replay:
+    """Return the replay with other tasks, and other steps if given. `columns`: those of the new rows that are known already."""
+    return replace(replay, rows=Rows(tasks, **columns), changed_s={}, steps=replay.steps if steps is None else steps)
 
 
 def with_durations(replay: Replay, seconds: Mapping[str, float]) -> Replay:
@@ -59,9 +60,10 @@ def without(replay: Replay, names: Collection[str], instead: Mapping[str, Sequen
     inherited: dict[str, dict[Lane, str]] = {}  # by removed task, what those that wait for it wait for now
     pending: dict[Lane, dict[Lane, str]] = {}  # by lane, what its removed tasks since the last remaining one waited for
     before: dict[Lane, str] = {}  # by lane, its last remaining task
-    remaining = []
+    remaining, left = [], []
     for task, lane, on_host in zip(replay.tasks, lanes, replay.rows.on_host, strict=True):
         removed = task.name in names
+        left.append(not removed)
         if not removed and lane not in pending and (not task.after or inherited.keys().isdisjoint(task.after)):
             before[lane] = task.name
             remaining.append(task)
@@ -81,7 +83,8 @@ def without(replay: Replay, names: Collection[str], instead: Mapping[str, Sequen
         before[lane] = task.name
         waits.pop(lane, None)
         remaining.append(replace(task, after=tuple(sorted(waits.values(), key=position.__getitem__))))
-    return with_tasks(replay, remaining, _remaining_steps(replay, names))
+    columns = {"lanes": list(compress(lanes, left)), "on_host": list(compress(replay.rows.on_host, left))}
+    return with_tasks(replay, remaining, _remaining_steps(replay, names), **columns)
 
 
 def _remaining_steps(replay: Replay, names: Collection[str]) -> tuple[RecordedStep, ...]:

@@ -174,7 +174,7 @@ def is_made(task: Task) -> bool:
 
 def batches_made(replay: Replay) -> list[Task]:
     """Return the tasks in which worker processes make batches."""
-    return [task for task in host_work(replay) if is_made(task)]
+    return [task for task in host_work(replay) if task.body.label == MADE]
 
 
 def paced_by_workers(replay: Replay) -> Replay:

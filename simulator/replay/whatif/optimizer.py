@@ -116,8 +116,9 @@ def _merge(replay: Replay, merged: dict[str, str], seconds: dict[str, float]) ->
         replace(step, first_task=merged.get(step.first_task, step.first_task), last_task=merged.get(step.last_task, step.last_task))
         for step in replay.steps
     )
-    between = _host_time_between(replay, merged)
-    return with_durations(without(with_tasks(replay, changed, steps), dropped | between), seconds)
+    between, rows = _host_time_between(replay, merged), replay.rows
+    edited = with_tasks(replay, changed, steps, position=rows.position, on_host=rows.on_host, lanes=rows.lanes)
+    return with_durations(without(edited, dropped | between), seconds)
 
 
 def _host_time_between(replay: Replay, merged: dict[str, str]) -> set[str]:

@@ -52,7 +52,9 @@ def apply(replay: Replay, request: tuple[str, int]) -> tuple[Replay, list[str]]:
         for device in replay.machine.devices
     )
     gained_s = sum(task.body.duration_s - shorter_s[task.name] for task in device_work(replay) if task.name in shorter_s)
-    changed = replace(with_durations(with_tasks(replay, tasks), shorter_s), machine=replace(replay.machine, devices=devices))
+    rows = replay.rows
+    edited = with_tasks(replay, tasks, position=rows.position, on_host=rows.on_host, lanes=rows.lanes, after=rows.after)
+    changed = replace(with_durations(edited, shorter_s), machine=replace(replay.machine, devices=devices))
     return changed, [
         f"priorities belong to streams: {len(urgent)} of {len(urgent) + len(others)} get priority {priority}",
         "recorded durations include contention: assumes that overlapping kernels shared the SMs in proportion to their grids"

@@ -151,7 +151,9 @@ def with_backward(replay: Replay) -> Replay:
     names = backward_names(replay, updates) if updates else set()
     if not names:
         return replay
-    changed = with_tasks(replay, [replace(task, phase=BACKWARD) if task.name in names else task for task in replay.tasks])
+    rows = replay.rows
+    tasks = [replace(task, phase=BACKWARD) if task.name in names else task for task in replay.tasks]
+    changed = with_tasks(replay, tasks, position=rows.position, on_host=rows.on_host, lanes=rows.lanes, after=rows.after)
     spans = tuple(replace(span, phase=BACKWARD) if span.task in names else span for span in replay.recording.spans)
     return replace(changed, recorded=replace(replay.recording, spans=spans))
 
