@@ -19,9 +19,9 @@ from simulator.plan.task import COLLECTIVE, FORWARD, TRANSFER, UPDATE, Task
 from simulator.replay.compare import boundaries, times_of
 from simulator.replay.nodes import ARRIVAL, GRAPH_PAUSE, HOST, LOST_LAUNCH, Graph, Node, add_threads, rank_prefix, short_name
 from simulator.replay.ranks import joined, transfer_s
-from simulator.replay.replay import RecordedStep, Replay, Rows, lane_name, span_phase
+from simulator.replay.replay import RecordedStep, Replay, Rows, spans_of
 from traces import units
-from traces.documents.timeline import Span, Timeline
+from traces.documents.timeline import Timeline
 from traces.errors import SchedcastError
 from traces.formats import iterations as iterations_of
 from traces.formats.iterations import Iterations
@@ -102,15 +102,12 @@ class _Builder:
                 self.graph.nodes[self.work_nodes[number][index]].after += all_arrivals
         tasks, order = self.graph.tasks()
         self._note(groups, alone)
-        spans = [
-            Span(task.name, task.device, lane_name(task), *times_s, span_phase(task), task.layer)
-            for task, position in zip(tasks, order, strict=True)
-            if (times_s := self.graph.nodes[position].recorded_s) is not None
-        ]
+        rows = Rows(tasks)
+        spans = spans_of(rows, [self.graph.nodes[position].recorded_s for position in order])
         end_s = max(span.end_s for span in spans if span.device != HOST)
-        recorded = Timeline("measured", tuple(sorted(spans, key=lambda span: span.start_s)), 0.0, (0.0, end_s))
+        recorded = Timeline("measured", spans, 0.0, (0.0, end_s))
         doubt = self._doubt(sum(map(len, groups)), alone)
-        replay = Replay(Rows(tasks), self._machine(next_stream), self._steps(tasks, order), tuple(self.notes), recorded, doubt)
+        replay = Replay(rows, self._machine(next_stream), self._steps(tasks, order), tuple(self.notes), recorded, doubt)
         lengths = pairwise(boundaries(replay, times_of(recorded)))
         steps = (replace(step, measured_s=end - begin) for step, (begin, end) in zip(replay.steps, lengths, strict=True))
         return replace(replay, steps=tuple(steps))

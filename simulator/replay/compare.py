@@ -161,12 +161,13 @@ def _worst(replay: Replay, measured: Timeline, simulated: Timeline, predicted: T
     tasks = {task.name: task for task in replay.tasks}
     recorded = {span.task: span.start_s for span in measured.spans}
     starts = {span.task: span.start_s for span in predicted.spans}
-    ends_s = {span.task: span.end_s for span in simulated.spans}
-    arrival_of = replay.arrivals
+    end_of = {span.task: span.end_s for span in simulated.spans}
+    ends_s, arrival_of, position = [end_of.get(name) for name in tasks], replay.arrivals, replay.position
 
     def critical(name: str) -> str | None:
         """The task that ended last of all that a work waited for in the simulation; for a joined collective: before its arrival."""
-        return predecessor(replay.rows, ends_s, arrival_of.get(name, name))
+        before = predecessor(replay.rows, ends_s, position[arrival_of.get(name, name)])
+        return replay.rows.tasks[before].name if before >= 0 else None
 
     errors = {name: starts[name] - recorded[name] for name in recorded if name in starts}
     roots: dict[str, str] = {}  # in issue order, so that the predecessor of a work has its root already

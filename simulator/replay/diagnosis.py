@@ -172,14 +172,16 @@ class _Causes:
         self._position = replay.position
         self._tasks: Mapping[str, Task] = {task.name: task for task in replay.tasks}
         self._times = times_of(timeline)
-        self._rows, self._ends_s = replay.rows, {task: end_s for task, (_, end_s) in self._times.items()}
+        self._rows = replay.rows
+        self._ends_s = [self._times[name][1] if name in self._times else None for name in self._tasks]
         self._before_in_thread = self._host_before(replay.rows)
         self._gaps = {device.name: device.task_overhead_s for device in replay.machine.devices}
         self._arrival_of = replay.arrivals
         self._all_arrived = self._last_arrivals(works)
 
     def _waited_for(self, name: str) -> str | None:
-        return predecessor(self._rows, self._ends_s, name)
+        before = predecessor(self._rows, self._ends_s, self._position[name])
+        return self._rows.tasks[before].name if before >= 0 else None
 
     def _host_before(self, rows: Rows) -> dict[str, str]:
         """Return by task of a host thread the previous one."""

@@ -8,9 +8,10 @@ before it in its lane and everything that it waits for have ended, and the simul
 `simulator.engine` gives the same timeline, in a hundred times the time.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from simulator.engine.summary import summarize
@@ -104,19 +105,18 @@ class Rows:
         return {task.name for task, after, host in rows if host and not all(self.on_host[other] for other in after)}
 
 
-def predecessor(rows: Rows, ends_s: Mapping[str, float], name: str) -> str | None:
-    """Return the task that ended last of all that a task waited for: its edges, and the previous task in its lane.
+def predecessor(rows: Rows, ends_s: Sequence[float | None], position: int) -> int:
+    """Return the position of the task that ended last of all that a task waited for: its edges, and the previous task in its lane.
 
-    Of several that ended at the same time, work of a device comes before the host. Tasks that are not in `ends_s` count as absent. None if
-    the task waited for nothing.
+    `ends_s`: by position. Of several that ended at the same time, work of a device comes before the host. Tasks without an end count as
+    absent. -1 if the task waited for nothing.
     """
-    position, tasks, on_host = rows.position[name], rows.tasks, rows.on_host
     before = rows.before[position]
     others = rows.after[position] if before < 0 else (*rows.after[position], before)
-    names = [tasks[other].name for other in others if tasks[other].name in ends_s]
-    if len(names) < 2:
-        return names[0] if names else None
-    return max(names, key=lambda name: (round(ends_s[name], DIGITS), not on_host[rows.position[name]]))
+    ended = [(end_s, other) for other in others if (end_s := ends_s[other]) is not None]
+    if len(ended) < 2:
+        return ended[0][1] if ended else -1
+    return max(ended, key=lambda each: (round(each[0], DIGITS), not rows.on_host[each[1]]))[1]
 
 
 @dataclass(frozen=True)
@@ -222,10 +222,9 @@ def _start_and_end_s(replay: Replay) -> tuple[list[float], list[float]]:
 
 def simulate_replay(replay: Replay) -> Timeline:
     """Simulate a replay from its durations and dependencies."""
-    tasks, times = replay.tasks, simulated_times(replay)
-    spans = {task.name: Span(task.name, task.device, lane_name(task), *times[task.name], span_phase(task), task.layer) for task in tasks}
-    in_order = tuple(sorted(spans.values(), key=lambda span: span.start_s))
-    window_s = (0.0, max((end_s for _, end_s in times.values()), default=0.0))
+    starts_s, ends_s = _start_and_end_s(replay)
+    in_order = spans_of(replay.rows, list(zip(starts_s, ends_s, strict=True)))
+    window_s = (0.0, max(ends_s, default=0.0))
     summary = summarize(replay.plan, in_order, window_s, 1, {})
     return Timeline(
         kind="predicted",
@@ -233,11 +232,22 @@ def simulate_replay(replay: Replay) -> Timeline:
         step_s=window_s[1],
         window_s=window_s,
         devices=summary.devices,
-        critical_path=_critical_path(replay, spans),
+        critical_path=_critical_path(replay, starts_s, ends_s),
         bubble_share=summary.bubble_share,
         exposed_transfer_s=summary.exposed_transfer_s,
         period_lengths_s=(window_s[1],),
     )
+
+
+def spans_of(rows: Rows, times_s: Sequence[tuple[float, float] | None]) -> tuple[Span, ...]:
+    """Return the spans of the tasks that have times, in order of start. `times_s`: start and end by position."""
+    name_of = {lane: lane_name(task) for lane, task in dict(zip(rows.lanes, rows.tasks, strict=True)).items()}
+    spans = [
+        Span(task.name, task.device, name_of[lane], *own_s, span_phase(task) if on_host else task.phase, task.layer)
+        for task, lane, on_host, own_s in zip(rows.tasks, rows.lanes, rows.on_host, times_s, strict=True)
+        if own_s is not None
+    ]
+    return tuple(sorted(spans, key=attrgetter("start_s")))
 
 
 def lane_name(task: Task) -> str:
@@ -252,17 +262,15 @@ def span_phase(task: Task) -> str:
     return PYTHON if task.body.label == GAP else LAUNCHING
 
 
-def _critical_path(replay: Replay, spans: Mapping[str, Span]) -> tuple[CriticalSpan, ...]:
+def _critical_path(replay: Replay, starts_s: Sequence[float], ends_s: Sequence[float]) -> tuple[CriticalSpan, ...]:
     """Return the path from the task that ends last back to one that waited for nothing, in order of time."""
-    ends_s = {name: span.end_s for name, span in spans.items()}
-    tasks, position = replay.rows.tasks, replay.position
-    path = []
-    name = max(reversed(ends_s), key=ends_s.__getitem__, default=None)
-    while name is not None:
-        task, span, before = tasks[position[name]], spans[name], predecessor(replay.rows, ends_s, name)
-        cause = _cause(task, None if before is None else tasks[position[before]])
-        path.append(CriticalSpan(name, span.start_s, span.end_s, cause, span.phase, task.layer))
-        name = before
+    tasks, path = replay.rows.tasks, []
+    position = max(reversed(range(len(tasks))), key=ends_s.__getitem__, default=-1)
+    while position >= 0:
+        task, before = tasks[position], predecessor(replay.rows, ends_s, position)
+        cause = _cause(task, tasks[before] if before >= 0 else None)
+        path.append(CriticalSpan(task.name, starts_s[position], ends_s[position], cause, span_phase(task), task.layer))
+        position = before
     return tuple(reversed(path))
 
 
