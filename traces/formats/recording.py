@@ -116,10 +116,13 @@ class Operators:
         name, inside = "", self._outermost.get(thread, [])
         while inside:
             first = max(0, bisect_right(inside, start_s, key=self._starts_s.__getitem__) - 1)
-            last = bisect_right(inside, end_s, key=self._starts_s.__getitem__)
-            shares = {i: min(end_s, self.all[i].end_s) - max(start_s, self.all[i].start_s) for i in inside[first:last]}
-            longest = max(shares, key=shares.__getitem__, default=-1)
-            if longest < 0 or shares[longest] < COVERED * (end_s - start_s):
+            last = bisect_right(inside, end_s, first, key=self._starts_s.__getitem__)
+            longest, covered_s = -1, COVERED * (end_s - start_s)
+            for index in inside[first:last]:
+                own_s = min(end_s, self.all[index].end_s) - max(start_s, self.all[index].start_s)
+                if own_s > covered_s or (own_s == covered_s and longest < 0):
+                    longest, covered_s = index, own_s
+            if longest < 0:
                 break
             name = name if self.all[longest].name.startswith(_STEP) else self.all[longest].name
             inside = self.children.get(longest, [])
