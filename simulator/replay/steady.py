@@ -136,12 +136,9 @@ def _largest_circuit_mean(weights: np.ndarray, ends: Sequence[int]) -> float:
         reaching = more
     weights = weights[np.ix_(reaching, reaching)]
     size = len(weights)
-    walks = [np.zeros(size)]
-    for _ in range(size):
-        walks.append((weights + walks[-1]).max(axis=1))
-    best = 0.0
-    for node in range(size):
-        if np.isfinite(walks[size][node]):
-            means = [(walks[size][node] - walks[k][node]) / (size - k) for k in range(size) if np.isfinite(walks[k][node])]
-            best = max(best, min(means))
-    return best
+    walks = np.zeros((size + 1, size))
+    for length in range(size):
+        walks[length + 1] = (weights + walks[length]).max(axis=1)
+    walks = walks[:, np.isfinite(walks[size])]  # of the nodes at which a walk of all lengths ends
+    means = (walks[size] - walks[:size]) / np.arange(size, 0, -1)[:, None]  # infinite where no walk of this length ends
+    return float(means.min(axis=0, initial=np.inf).max(initial=0.0))
