@@ -129,7 +129,7 @@ class Together(NamedTuple):
 
 
 TOGETHER = (
-    Together("gradients", "update", ("baseline",), "updates in backward free each gradient at once"),
+    Together("gradients", "update", ("baseline", "backward-fusion"), "they are set to zero before updates of the next step use them"),
     Together("gradients", "streams", ("one",), "the products on TurboDL's streams add to nothing"),
     Together("gradients", "shard", ("0", "1"), "stages 2 and 3 of ZeRO retain no whole gradients"),
     Together("shard", "replicas", 2, "it shards over the replicas of a stage"),

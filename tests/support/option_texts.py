@@ -1,6 +1,7 @@
 """Hypothesis strategies for the options of schedules, as texts: those that a strategy takes, and anything else."""
 
 import typing
+from dataclasses import fields
 
 from hypothesis import strategies as st
 
@@ -24,7 +25,9 @@ def _texts(annotation: object) -> tuple[str, ...]:
         return "on", "off", "true", "0"
     if annotation is float:
         return "0", "0.001", "1", "25", "1e300"
-    if annotation is int or typing.get_origin(annotation) is typing.Annotated:
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _texts(typing.get_args(annotation)[0])
+    if annotation is int:
         return "0", "1", "2", "3", "1000000", "1" * 30
     if annotation is str:
         return "", "1", "2-4", "3-5-7", "4-2", "99", "schedule.csv"
@@ -34,9 +37,8 @@ def _texts(annotation: object) -> tuple[str, ...]:
 def values(strategy: str) -> dict[str, tuple[str, ...]]:
     """Usable values of each of the strategy's options, except that a combination may be refused."""
     options = strategies.get(strategy)
-    return dict(
-        zip(options.option_names, map(_texts, typing.get_type_hints(options.options_type, include_extras=True).values()), strict=True)
-    )
+    hints = typing.get_type_hints(options.options_type, include_extras=True)
+    return {name: _texts(hints[field.name]) for name, field in zip(options.option_names, fields(options.options_type), strict=True)}
 
 
 @st.composite

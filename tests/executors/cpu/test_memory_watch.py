@@ -85,3 +85,16 @@ def test_predicted_bytes_are_measured_on_every_device(machine, backend, update, 
     for device, peak in measured.items():
         assert predicted.peak_bytes[device] == pytest.approx(peak, rel=0.1)
     assert predicted.measured_as(measured) == predicted.peak_bytes
+
+
+def test_what_backward_fusion_frees_of_the_gradients_of_shards_is_measured(machine, backend):
+    job, model = Job("lenet5", 64, optimizer="adam"), CostModel(machine, None)
+    tensors = job_tensors(job, job.build(), job.graph())
+    peaks = []
+    for text in ("fsdp", "fsdp:update=backward-fusion"):
+        strategy, options = strategies.parse(text)
+        predicted = forecast(strategy.plan(job, machine, model, options), Target(machine, model))
+        peaks.append((predicted.peak_bytes, backend.peak_bytes(predicted.plan, tensors, job.seed)))
+    for device in machine.devices:
+        predicted_bytes, measured_bytes = (before[device.name] - after[device.name] for before, after in zip(*peaks, strict=True))
+        assert 0 < measured_bytes == pytest.approx(predicted_bytes, rel=0.1)

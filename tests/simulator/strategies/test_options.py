@@ -9,7 +9,7 @@ from traces.errors import Code
 
 #: By row of the table, two options that do not go together, and two that do.
 EXAMPLES = {
-    ("gradients", "update"): ("data-parallel:gradients=kept,update=asynchronous", "1f1b:gradients=kept,update=baseline"),
+    ("gradients", "update"): ("data-parallel:gradients=kept,update=asynchronous", "1f1b:gradients=kept,update=backward-fusion"),
     ("gradients", "streams"): ("data-parallel:gradients=kept,streams=turbodl", "data-parallel:gradients=freed,streams=turbodl"),
     ("gradients", "shard"): ("fsdp:gradients=fused,shard=2", "fsdp:gradients=fused,shard=1"),
     ("shard", "replicas"): ("1f1b:shard=1", "1f1b:shard=1,replicas=2"),

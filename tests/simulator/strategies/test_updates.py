@@ -15,6 +15,7 @@ from tests.support import mlp
 from tests.support.applicable import core_groups
 from tests.support.jobs import job_of, planned
 from tests.support.linked_gpus import gpus
+from tests.support.same_numbers import largest_error
 
 #: Two stages of two replicas.
 TWO = "placement=4,replicas=2,update=asynchronous"
@@ -62,6 +63,22 @@ def test_every_strategy_with_the_option_has_all_its_values():
     for each in having:
         assert each.options({"update": "asynchronous"}).lag == 1
         assert each.options({"update": "forward-fusion"}).notes
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("gradients", ["kept", "fused", "held"])
+@pytest.mark.parametrize(
+    ("text", "accumulate"),
+    [
+        *((text, n) for text in ("data-parallel:bucket=25", "data-parallel:overlap=off", "fsdp:shard=0", "fsdp:shard=1") for n in (1, 2)),
+        *((f"{text}replicas=2", 1) for text in ("gpipe:", "1f1b:shard=1,", "zero-bubble:granularity=stage,")),
+    ],
+)
+def test_backward_fusion_of_gradients_that_last_from_step_to_step(text, accumulate, gradients):
+    machine = core_groups(4)
+    job = job_of("chain", 8, optimizer="adam", accumulate=accumulate)
+    plan = planned(f"{text},gradients={gradients},update=backward-fusion", job, machine)
+    assert largest_error(job, plan, CpuBackend(machine, cores=[0] * 4)) <= 1e-10
 
 
 def seconds(text: str) -> float:

@@ -285,7 +285,7 @@ def test_a_large_machine_is_folded_by_itself():
         ("gpipe:replicas=3,stages=1", Code.BATCH, "--batch 8 does not divide among 3 replicas"),
         ("gpipe:replicas=2,microbatches=3", Code.BATCH, "--batch 8, of which each replica has 4, does not divide into 3 microbatches"),
         ("gpipe:shard=1", Code.REQUEST, "shard=1 goes with replicas=2 or more, and replicas is 1: it shards over"),
-        ("gpipe:gradients=kept,update=backward-fusion", Code.REQUEST, "gradients=kept goes with update=baseline"),
+        ("gpipe:gradients=kept,update=forward-fusion", Code.REQUEST, "gradients=kept goes with update=baseline or backward-fusion, and"),
         ("gpipe:tp=0", Code.REQUEST, "tp is 0; expected at least 1"),
         ("1f1b:stages=2,tp=2,granularity=stage,fold=off", Code.REQUEST, "granularity=stage with tp=2 goes with fold=on only"),
         ("gpipe:stages=2,tp=4", Code.DEVICES, "gpipe needs 8 devices, there are 4"),
