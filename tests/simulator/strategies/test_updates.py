@@ -81,6 +81,19 @@ def test_backward_fusion_of_gradients_that_last_from_step_to_step(text, accumula
     assert largest_error(job, plan, CpuBackend(machine, cores=[0] * 4)) <= 1e-10
 
 
+#: A decoder whose layers and tokens devices divide.
+DECODER = Job("lm:form=llama,layers=1,d_model=16,heads=4,ffn=24,vocab=32", 4, image_size=8, precision="fp64", optimizer="adamw")
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("update", ["backward-fusion", "forward-fusion", "asynchronous"])
+@pytest.mark.parametrize("text", ["fsdp:hybrid=2", "fsdp:cp=2,shard=1", "fsdp:cp=2,tp=2,streams=turbodl", "1f1b:stages=2,tp=2"])
+def test_shards_of_groups_and_divided_layers_and_tokens_are_updated_alike(text, update):
+    machine = core_groups(4)
+    plan = planned(f"{text},update={update}", DECODER, machine)
+    assert largest_error(DECODER, plan, CpuBackend(machine, cores=[0] * 4), 3) <= 1e-10
+
+
 def seconds(text: str) -> float:
     """The time of a step of three layers in two stages, if a product takes 1 s, and the sum of a gradient over two replicas 0.5 s."""
     machine = gpus(4, bytes_per_s=8 * 8 * 4 / 0.5)
