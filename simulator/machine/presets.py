@@ -103,6 +103,14 @@ def _letters(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text)
 
 
+def single_gpu(name: str) -> str:
+    """The preset of one GPU of the machine called `name`, of one kind of node: h100 of `8xh100`; "" if there is none."""
+    several = _SEVERAL.fullmatch(name)
+    card = several[2] if several else name
+    entry = data().machines.get(card)
+    return card if entry is not None and entry.count == 1 else ""
+
+
 def precisions_of(name: str) -> frozenset[str]:
     """The precisions in which the GPUs of the preset called `name` multiply at a rate of their own; none of any other machine."""
     entry = _entry(name)

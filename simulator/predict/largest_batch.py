@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 from simulator.engine.memory.contents import fitting_words
 from simulator.engine.memory.over_time import TooLargeError, excess_bytes
+from simulator.machine.presets import single_gpu
 from simulator.model.checkpoint import choice
 from simulator.model.job import Job
-from simulator.plan.bodies.update import forms
+from simulator.model.workloads.registry import get, is_language_model
+from simulator.plan.bodies.update import STATE, forms
 from simulator.predict.forecast import NONE, Forecast, memories_of
-from simulator.predict.target import Target
+from simulator.predict.target import Target, preset_target
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import Portion
 from traces.documents.comparison import PYTORCH_DDP, PYTORCH_FSDP
@@ -76,10 +78,11 @@ def would_fit(job: Job, text: str, target: Target, shared: Mapping[str, str] = N
     """Return the options of the command line, each of which alone lets a plan fit that does not fit, with the batch as it is.
 
     Tried are full activation checkpointing, MORE_MICROBATCHES times as many microbatches, the optimizer's fused form, and on several
-    devices a strategy that shards more. Arguments as in `largest_batch`; each candidate is planned and simulated.
+    devices a strategy that shards more; for a language model that none of these helps, the fewest GPUs on which it fits with what saves
+    most memory, if need be with a sample for each. Arguments as in `largest_batch`; each candidate is planned and simulated.
     """
     changes = {}
-    if job.checkpoint == choice.NONE:
+    if job.checkpoint != choice.FULL:
         changes[f"--checkpoint {choice.FULL}"] = job.varied(checkpoint=choice.FULL), text
     strategy, options = strategies.parse(text, shared)
     if "microbatches" in strategy.option_names and (portion := _portion(job, text, target, shared)) is not None:
@@ -97,7 +100,32 @@ def would_fit(job: Job, text: str, target: Target, shared: Mapping[str, str] = N
             own = _with_option(text, "shard", "1")
             changes[f"--strategy {own}"] = job, own
     needs = {option: _excess(own_job, own, target, shared) for option, (own_job, own) in changes.items()}
-    return tuple(option for option, excess in needs.items() if excess is not None and excess <= 0)
+    fitting = tuple(option for option, excess in needs.items() if excess is not None and excess <= 0)
+    return fitting or _on_more_gpus(job, target, shared)
+
+
+#: Numbers of GPUs that are tried, the fewest first.
+GPUS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+def _on_more_gpus(job: Job, target: Target, shared: Mapping[str, str]) -> tuple[str, ...]:
+    """The options with which a language model fits on the same cards, on at least as many, sharded and with full checkpointing."""
+    card, machine = single_gpu(target.machine.name), target.machine
+    if not card or not is_language_model(job.model):
+        return ()
+    saving, limit = job.varied(checkpoint=choice.FULL), machine.memories[0].size_bytes
+    numbers = 2 + sum(name != "step" for name in STATE[job.optimizer])  # of a parameter: itself, its gradient and its state
+    least = max(len(machine.devices), 4 * numbers * get(job.model).parameters / limit)
+    for count in (each for each in GPUS if each >= least and (job.batch % each == 0 or each > job.batch)):
+        larger = replace(saving, batch=count * job.accumulate) if count > job.batch else saving
+        own = preset_target(larger, f"{count}x{card}", limit_bytes=limit)
+        excess = _excess(larger, "fsdp", own, shared)
+        if excess is not None and excess <= 0:
+            named = f"--machine {count}x{card} " if count > len(machine.devices) else ""
+            named += f"--batch {larger.batch} " if larger is not saving else ""
+            checkpoint = "" if job.checkpoint == choice.FULL else f" --checkpoint {choice.FULL}"
+            return (f"{named}--strategy fsdp{checkpoint}",)
+    return ()
 
 
 def _portion(job: Job, text: str, target: Target, shared: Mapping[str, str]) -> Portion | None:

@@ -29,6 +29,7 @@ TRACES = st.sampled_from([SOUND, SOUND, "/dev/zero", "/etc/passwd", "", "x" * 50
 #: Values of the types that the protocol lets through, by the annotation of an argument.
 VALUES = {
     str: JUMBLED,
+    str | None: st.none() | JUMBLED,
     int | None: st.sampled_from([None, 0, -1, 1, 2, 3, 8, 2**31, 2**63, 10**400]),
     float | None: st.sampled_from([None, 0.0, -1.0, 1e-3, 16.0, 1e308, float("inf"), float("nan")]),
     list[str] | None: st.none() | st.lists(requests() | JUMBLED, max_size=2),

@@ -10,6 +10,7 @@ PREDICTION = {
     "speedup_interval", "waterfall", "memories", "largest_batch", "pytorch_step_s", "against_pytorch",
     "against_pytorch_interval", "faster_probability", "faster_than_pytorch_probability", "measured_share", "unused_devices",
     "checkpoint", "mfu", "shown", "batch_sought", "would_fit", "changes_sought", "at_limit", "assumed", "loss", "tokens", "devices_used",
+    "usual", "too_large", "training",
 }  # fmt: skip
 VALIDATION = {
     "schema", "model", "batch_size", "optimizer", "precision", "mode", "device", "anchor_drift", "aa_spread",

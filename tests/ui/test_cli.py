@@ -107,7 +107,7 @@ def test_lists(schedcast, name):
         assert row.get("name", "").split("-")[0] in shown.out
     if name == "strategies":
         assert {row["name"] for row in document[name]} >= set(STRATEGIES)
-        assert document[name][0] == {"name": "baseline", "about": document[name][0]["about"], "options": []}
+        assert document[name][0] == {"name": "baseline", "about": document[name][0]["about"], "options": [], "also": {}}
 
 
 def test_a_strategy_says_what_its_options_do(schedcast):

@@ -89,7 +89,7 @@ def _argument(option: re.Match[str]) -> str:
     if value is None:
         return f"{argument}="
     if value in _WORDS:
-        return f"{argument}= {value}"
+        return f"{argument} {value}"
     plain = value.strip("'")
     return f"{argument}={plain}" if re.fullmatch(r"-?[\d.]+", plain) else f'{argument}="{plain}"'
 
@@ -122,7 +122,7 @@ def machine_of(on: Any) -> str | Path | None:
 
 def strategies_of(given: Any) -> tuple[str, ...]:
     """The strategies of one text, or of several."""
-    texts = [given] if isinstance(given, str) else given or []
+    texts = [given] if isinstance(given, str) else [] if given is None else given
     check_type("strategy=", texts, Sequence[str])
     return tuple(texts)
 

@@ -15,6 +15,8 @@ LAUNCHER = Path(__file__).with_name("launch.py")
 SERVER = Path(__file__).with_name("served") / "server.py"
 #: What the app shows before the first request.
 EXAMPLE = JobRequest("resnet18", 32, machine="h100", strategies=("backward-fusion", "turbodl"))
+#: A language model on several GPUs, with what is usual for it.
+LANGUAGE_MODEL = JobRequest("llama3:8b", 16, machine="8xh100")
 
 
 def first_query(own: Sequence[str]) -> dict[str, list[str]]:

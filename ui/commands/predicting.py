@@ -163,7 +163,8 @@ def _print_one(row: Row, show_plan: bool, speed: Normal | None) -> None:
     own, target, console = row.answers, row.answers.target, terminal()
     print_lines(console, predictions.usual_words([row.prediction]), mark="")
     _print_no_verdict([row], console)
-    print_lines(console, predictions.fit_words(row.prediction), "bold red", mark="")
+    ending = predictions.ending_words(row.prediction)
+    print_lines(console, [words for words in predictions.fit_words(row.prediction) if words not in ending], "bold red", mark="")
     shown = [row.prediction if text == row.text else own.prediction(text) for text in own.table if text in own.known]
     show(console, predictions.prediction_table(shown, row.measured_here))
     print_lines(console, predictions.too_large_words(own.too_large))
@@ -172,6 +173,7 @@ def _print_one(row: Row, show_plan: bool, speed: Normal | None) -> None:
         print_lines(console, [f"There is no baseline to compare with: {baseline.words}"])
     print_normal(speed, console)
     _explain(console, row, show_plan)
+    print_lines(console, ending, "bold red", mark="")
 
 
 def print_normal(speed: Normal | None, console: Console) -> None:

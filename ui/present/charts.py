@@ -9,6 +9,7 @@ from math import sqrt
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from simulator.engine.memory.contents import KIND_NAMES, NAMED_SHARE
 from simulator.predict.coverage import Judged, by_group, coverage
 from simulator.predict.waterfall import COMMUNICATION, CONTENTION, IDLE, LAUNCHES, UNEXPLAINED, WAITING, overlap_of
 from traces import units
@@ -316,6 +317,38 @@ def bars(
             steps.append(Bar(part, ms, reached_s, reached_s + seconds))
         reached_s += seconds
     return [*steps, Bar(after, last, 0.0, after_s, True)]
+
+
+def memory_parts(prediction: Prediction) -> tuple[list[tuple[str, int]], int]:
+    """(what, bytes) of the memory that a plan needs of its fullest device: by kind, reserved beyond that, the driver's; and its size."""
+    peak = max(prediction.at_peak, key=lambda own: own.bytes)
+    need = max(prediction.memories, key=lambda own: own.needed_bytes)
+    parts = [(KIND_NAMES.get(kind, kind), size) for kind, size in peak.by_kind.items()]
+    held = sum(size for _, size in parts)
+    reserved = max(0, (need.reserved_bytes or 0) - held)
+    rest = max(0, need.needed_bytes - held - reserved)
+    return [*parts, ("reserved by PyTorch", reserved), ("driver and CUDA context", rest)], need.size_bytes
+
+
+def memory_figure(prediction: Prediction) -> "go.Figure":
+    """One stacked bar of `memory_parts`, with a line at the size of the memory."""
+    import plotly.graph_objects as go
+
+    parts, size = memory_parts(prediction)
+    colors = {KIND_NAMES.get(kind, kind): color for kind, color in labels.KIND.items()}
+    figure = go.Figure()
+    for name, count in parts:
+        if count > NAMED_SHARE * sum(each for _, each in parts):
+            figure.add_bar(
+                x=[count / 2**30], y=[""], orientation="h", name=f"{name} {units.memory(count)}", hoverinfo="name",
+                marker_color=colors.get(name, labels.GREY),
+            )  # fmt: skip
+    figure.add_vline(
+        size / 2**30, line={"color": labels.LIMIT, "width": 2}, annotation_text=units.capacity(size), annotation_position="top"
+    )
+    most = 1.05 * max(size, sum(count for _, count in parts)) / 2**30
+    figure.update_xaxes(title_text="GiB of the fullest device", range=[0, most], gridcolor=labels.GRID, zeroline=False)
+    return finished(figure, "Memory at its peak", drawn_px=150, barmode="stack")
 
 
 def prediction_bars(prediction: Prediction) -> list[Bar]:

@@ -181,6 +181,11 @@ def fit_words(prediction: Prediction) -> list[str]:
     return [f"{prediction.strategy} does not fit{shortfall}.", *held, *fitting]
 
 
+def ending_words(prediction: Prediction) -> list[str]:
+    """What would fit in place of a prediction that does not, which an answer ends with: the last of `fit_words`."""
+    return [] if prediction.fits else [words for words in fit_words(prediction)[1:] if not words.startswith("Memory: ")]
+
+
 def sentences_of(phrases: Iterable[str]) -> list[str]:
     """Phrases as sentences."""
     return [f"{phrase[:1].upper()}{phrase[1:]}." for phrase in phrases]
@@ -360,6 +365,13 @@ def critical_cells(prediction: Prediction, count: int) -> list[dict[str, str]]:
         }
         for link in longest
     ]
+
+
+def memory_chart(prediction: Prediction) -> list[Figure]:
+    """What occupies the fullest device at its peak, as one bar beside the size of its memory; nothing if that is not known."""
+    if not prediction.at_peak or not prediction.memories:
+        return []
+    return [Figure(lambda: charts.memory_figure(prediction), "What occupies the memory at its peak")]
 
 
 def holder_words(prediction: Prediction) -> list[str]:

@@ -57,10 +57,19 @@ def blocks(result: SearchResult, about: Sequence[str] = ()) -> list[Block]:
         Headline(headline(result)),
         chart(result),
         Table((), narrow=table(result, SHOWN)),
+        *configuration_blocks(result),
         Sentences([*about, *words(result)]),
         *why(result),
         Table(cells(result), ("plan", "weights"), more=("Above the bound", "Tied plans", "Why"), narrow=Sentences(())),
     ]
+
+
+def configuration_blocks(result: SearchResult) -> list[Block]:
+    """The fastest plan of each tp x pp x dp and checkpointing, as a heat map and as a table; nothing if there are not several."""
+    rows = configuration_cells(result)
+    if len(rows) < 2:
+        return []
+    return [Figure(lambda: configurations_figure(result), CONFIGURATIONS), Table(rows, ("tp x pp x dp", "checkpointing"))]
 
 
 def chart(result: SearchResult) -> Figure:
@@ -463,6 +472,63 @@ def _hover(plan: RankedPlan) -> str:
     return f"<b>{labels.plotly_escaped(plan.plan)}</b><br>{units.duration(plan.step_s)}, {units.memory(plan.peak_bytes)}{behind}{why}"
 
 
+def divided(plan: RankedPlan, devices: int) -> str:
+    """How a plan divides a language model among the devices: 2 x 1 x 4 is tensors by 2, a pipeline of 1 stage, 4 replicas of the batch."""
+    tp, pp, cp = (int(value) if str(value := plan.options.get(name, 1)).isdigit() else 1 for name in ("tp", "stages", "cp"))
+    return f"{tp} x {pp} x {max(1, devices // (tp * pp * cp))}"
+
+
+def configurations(result: SearchResult) -> dict[str, dict[str, RankedPlan]]:
+    """By tp x pp x dp, and by checkpointing, the fastest plan that fits; the fastest configuration first. Empty without tokens."""
+    table: dict[str, dict[str, RankedPlan]] = {}
+    if result.tokens and result.devices > 1:
+        for plan in result.fitting:
+            table.setdefault(divided(plan, result.devices), {}).setdefault(plan.checkpoint, plan)
+    return table
+
+
+def configuration_cells(result: SearchResult) -> list[dict[str, str]]:
+    """The same as rows, column name to text."""
+    return [
+        {
+            "tp x pp x dp": name,
+            "checkpointing": checkpoint,
+            "microbatches": str(plan.accumulate),
+            "step ms": units.ms(plan.step_s),
+            "tokens/s": _tokens(result, plan),
+            PEAK: _peak(plan),
+            "MFU": units.percent(plan.mfu, signed=False),
+        }
+        for name, own in configurations(result).items()
+        for checkpoint, plan in own.items()
+    ]
+
+
+def configurations_figure(result: SearchResult) -> "go.Figure":
+    """The MFU of the fastest plan of each tp x pp x dp and checkpointing that was simulated and fits, with its tokens a second."""
+    import plotly.graph_objects as go
+
+    table = configurations(result)
+    columns = [kind for kind in dict.fromkeys(["none", "selective", "full", *(each for own in table.values() for each in own)])
+               if any(kind in own for own in table.values())]  # fmt: skip
+    known = [[own.get(kind) for kind in columns] for own in table.values()]
+    shares = [[None if plan is None or plan.mfu is None else 100 * plan.mfu for plan in row] for row in known]
+    texts = [
+        ["" if plan is None else f"{_tokens(result, plan)} tokens/s<br>{units.memory(plan.peak_bytes)}" for plan in row] for row in known
+    ]
+    hovers = [["" if plan is None else _hover(plan) for plan in row] for row in known]
+    figure = go.Figure(
+        go.Heatmap(
+            z=shares, x=columns, y=list(table), text=texts, texttemplate="%{text}", hovertext=hovers, hoverinfo="text", xgap=2, ygap=2,
+            colorscale="Cividis", colorbar={"title": {"text": "MFU, %", "side": "right"}},
+        )
+    )  # fmt: skip
+    figure.update_xaxes(title_text="activation checkpointing", type="category", showgrid=False)
+    figure.update_yaxes(title_text="tp x pp x dp", type="category", showgrid=False, autorange="reversed")
+    return labels.finished(figure, CONFIGURATIONS, drawn_px=max(200, 56 * len(table)), legend=False)
+
+
+CONFIGURATIONS = "The fastest plan of each division and checkpointing, by MFU"
 FASTEST, BETWEEN, SMALLEST = "Fastest", "Less memory", "Least memory simulated"
 
 

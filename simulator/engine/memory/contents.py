@@ -249,4 +249,5 @@ def fitting_words(largest_batch: int | None, changes: Sequence[str], tried: bool
     batch = "no smaller batch is predicted to fit" if largest_batch is None else f"the largest batch that fits is {largest_batch}"
     if not tried:
         return batch, "no other changes were tried, each of which takes as long as this prediction"
-    return (batch, f"this batch would fit with {', or '.join(changes)}") if changes else (batch,)
+    what = "it" if any("--batch " in change for change in changes) else "this batch"
+    return (batch, f"{what} would fit with {', or '.join(changes)}") if changes else (batch,)

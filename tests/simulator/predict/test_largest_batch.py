@@ -121,7 +121,7 @@ def test_nothing_is_faster_than_a_step_that_does_not_fit(gigabytes):
     job = Job("lenet5", 64)
     too_large, own = asked(job, "turbodl", 1e-6), asked(job, "turbodl", gigabytes)
     document = prediction(own.forecast("turbodl"), too_large.forecast("baseline"), "fp32", too_large.forecast("pytorch"))
-    assert (document.gain.verdict, document.faster_than_pytorch_probability, document.faster_probability) == ("no verdict", None, None)
+    assert (document.gain, document.faster_than_pytorch_probability, document.faster_probability) == (None, None, None)
     assert not document.is_at_limit
 
 
@@ -191,3 +191,22 @@ def test_a_scan_whose_jacobians_are_too_large_names_the_largest_batch_that_fits(
 def test_other_refusals_name_no_batch():
     refused = Refusal(Code.REQUEST, "level is 9")
     assert Answers(Job("lenet5", 4), preset_target(Job("lenet5", 4), "h100"), {"bppsa": refused}).refusal("bppsa") is refused
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "batch", "named"),
+    [
+        (0.1, 64, "--machine 4xh100 --strategy fsdp --checkpoint full"),
+        (0.08, 4, "--machine 8xh100 --batch 8 --strategy fsdp --checkpoint full"),
+    ],
+)
+def test_a_language_model_that_nothing_else_helps_is_told_on_how_many_gpus_it_fits(gigabytes, batch, named):
+    job = Job(LAYERS.format(4, 1024), batch, 16, optimizer="adamw", form="fused")
+    own = asked(job, "baseline", gigabytes, "h100")
+    assert not own.forecast("baseline").fits
+    assert would_fit(job, "baseline", own.target) == (named,)
+    options = dict(pair.split(" ") for pair in named.removeprefix("--").split(" --"))
+    larger = replace(job, batch=int(options.get("batch", batch)), checkpoint="full")
+    assert forecast_of(larger, "fsdp", gigabytes, options["machine"]).fits
+    fewer = options["machine"].replace("4x", "2x").replace("8x", "4x")
+    assert not forecast_of(replace(job, checkpoint="full"), "fsdp", gigabytes, fewer).fits

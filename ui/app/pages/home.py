@@ -1,11 +1,11 @@
-"""The app's first page: three entry points, for a user with a model, a trace or a report, each with an example."""
+"""The app's first page: four entry points, for a user with a model, a language model, a trace or a report, each with an example."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import streamlit as st
 
-from ui.app.model import EXAMPLE, first_query, report_places, start_arguments, start_traces
+from ui.app.model import EXAMPLE, LANGUAGE_MODEL, first_query, report_places, start_arguments, start_traces
 from ui.app.navigation import link_ui
 from ui.present.labels import SCHEDULE, markdown_escaped
 from ui.request import start_models
@@ -46,6 +46,16 @@ def doors() -> list[Door]:
             other=("compare", "editor", "search", "machine"),
         ),
         Door(
+            title="I have a language model and GPUs",
+            icon=":material/hub:",
+            about="Does it fit, how many tokens a second, and what does a training take and cost? On 2 to 512 GPUs that you need not own.",
+            page="what_if",
+            label=f"Example: {LANGUAGE_MODEL.model} on {LANGUAGE_MODEL.machine}",
+            command="schedcast predict llama3:8b --batch 16 --machine 8xh100",
+            example={"model": [LANGUAGE_MODEL.model], "batch": [str(LANGUAGE_MODEL.batch)], "machine": [LANGUAGE_MODEL.machine]},
+            other=("search",),
+        ),
+        Door(
             title="I have a trace",
             icon=":material/timeline:",
             about="Where does a recorded step of torch.profiler lose its time, and what would make it faster?",
@@ -72,7 +82,8 @@ def page() -> None:
     """Show the entry points."""
     st.title("Schedcast", anchor=False)
     st.markdown(ABOUT)
-    for column, door in zip(st.columns(3), doors(), strict=True):
+    offered = doors()
+    for column, door in zip(st.columns(len(offered)), offered, strict=True):
         with column.container(border=True):
             st.subheader(f"{door.icon} {door.title}", anchor=False)
             st.markdown(door.about)

@@ -84,6 +84,7 @@ def answer_ui(request: JobRequest, answer: Ranking) -> None:
     if result.tokens:
         configurations_ui(request, result)
     figures_ui(result)
+    blocks_ui(searches.configuration_blocks(result), "configurations")
     blocks_ui([searches.chart(result), Sentences(searches.words(result))], "search")
     plans_ui(result)
     take_ui(request, result)

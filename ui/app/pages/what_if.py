@@ -18,7 +18,7 @@ from traces.documents.predictions import Predictions
 from traces.errors import Refusal
 from ui.app import runs
 from ui.app.history import pin, remember
-from ui.app.links import arguments, command, query_of
+from ui.app.links import arguments, command, query_of, request_fields
 from ui.app.navigation import link_ui, refusals_shown
 from ui.app.page_parts import blocks_ui, formulas_ui, timelines_ui
 from ui.app.request_form import put_link, request_ui, request_words, title
@@ -162,8 +162,19 @@ def fitting_ui(request: JobRequest, text: str, number: int) -> None:
     if not st.button(f"Find what fits instead of {markdown_escaped(text)}", key=f"{BUTTON}fitting {number}"):
         return
     with st.spinner("Predicting other batches and options", show_time=True):
-        words = jobs.fitting(request, text).words
-    st.write(markdown_escaped(" ".join(predictions.sentences_of(words))))
+        fits = jobs.fitting(request, text)
+    st.write(markdown_escaped(" ".join(predictions.sentences_of(fits.words))))
+    for change in [*fits.changes, *([] if fits.batch is None else [f"--batch {fits.batch}"])]:
+        link_ui("what_if", f"Open with {markdown_escaped(change)}", query_of(changed(request, text, change)))
+
+
+def changed(request: JobRequest, text: str, change: str) -> JobRequest:
+    """The request with the options of `change` (--checkpoint full); a strategy takes the place of the one that is called `text`."""
+    options = dict(pair.split(" ", 1) for pair in change.removeprefix("--").split(" --"))
+    given = request_fields({name: [value] for name, value in options.items()})
+    if "strategies" in given:
+        given["strategies"] = tuple(dict.fromkeys(given["strategies"][0] if each == text else each for each in request.strategies))
+    return replace(request, **given)
 
 
 def earlier_step_s(request: JobRequest, forecasts: Sequence[Answer]) -> Mapping[str, float]:
@@ -184,6 +195,7 @@ def details_ui(answer: Answer, plain: Answer | None, earlier: Mapping[str, float
     timelines_ui(
         "forecast", *named, title=", ".join(f"{strategy_name(each.text)} {units.duration(each.prediction.step_s)}" for each in shown)
     )
+    blocks_ui(predictions.memory_chart(prediction), "memory at its peak")
     blocks_ui(predictions.explained(prediction, answer.measured_here), "why")
     with st.expander("Longest tasks on the critical path"):
         st.dataframe(predictions.critical_cells(prediction, LONGEST), hide_index=True)
@@ -216,9 +228,10 @@ def figures_ui(answer: Answer, earlier_s: float | None = None) -> None:
         base = predictions.gain_words(prediction.speedup_interval, prediction.faster_probability)
         times = [("Step time", units.duration(prediction.step_s), interval)]
         (over_plain, _), (over_baseline, _) = (prediction.compared_by[name] for name in (PYTORCH, BASELINE))
-        times += [("Against PyTorch", units.speedup(over_plain), plain)] if over_plain is not None else []
+        times += [("Against PyTorch", units.speedup(over_plain), plain)] if PYTORCH not in prediction.too_large else []
         tokens = [("Tokens per second", *predictions.token_rates(prediction))] if prediction.tokens else []
-        own = [("Over the baseline", units.speedup(over_baseline), base)] if over_baseline is not None else []
+        tokens += [("MFU", units.percent(prediction.mfu, signed=False), "")] if prediction.tokens and prediction.mfu is not None else []
+        own = [("Over the baseline", units.speedup(over_baseline), base)] if BASELINE not in prediction.too_large else []
         figures = [*times, *tokens, *own, *figures]
     for column, (label, value, below) in zip(st.columns(len(figures)), figures, strict=True):
         change = _change_words(earlier_s, prediction.step_s) if label == "Step time" else None
