@@ -78,8 +78,8 @@ class Answers:
 
     @cached_property
     def too_large(self) -> dict[str, Forecast]:
-        """What was not requested and does not fit, on several devices, if something that was requested fits: no table needs it."""
-        if len(self.target.machine.devices) < 2 or not any(text in self.known and self.known[text].fits for text in self.asked):
+        """What was not requested and does not fit, on several devices, if something was requested: no table needs it."""
+        if len(self.target.machine.devices) < 2 or not self.asked:
             return {}
         return {text: own for text, own in self.known.items() if text not in self.asked and not own.fits}
 
