@@ -37,7 +37,7 @@ PREDICTED = PREDICTION | {"model", "batch", "machine", "plan", "predictions", "r
 ALIASES = ("gpu-first", "deepa-cost", "rules", "scoreboard")
 
 #: Quantities that may be null in a complete document.
-UNKNOWN = {"largest_batch", "image_size", "mfu", "reserved_bytes"}
+UNKNOWN = {"training", "largest_batch", "image_size", "mfu", "reserved_bytes"}
 #: Quantities that the baseline lacks, because they compare with it.
 OVER_BASELINE = {"speedup_interval", "faster_probability", "predicted_speedup_interval", "measured_speedup_interval"}
 
