@@ -30,5 +30,6 @@ def ranking_of(
         ranking = rank(search(setup, names, run, progress, cache=Cache(setup.digest)))
     result, best = ranking.result, ranking.result.winner
     training = WholeTraining.at(best, result.tokens, result.devices, request.budget) if best is not None and result.tokens else None
-    usual = {name: value for name, value in request.unstated.items() if value is not None}
+    tried_anyway = ("strategy", "checkpoint")  # a search has several of them
+    usual = {name: value for name, value in request.unstated.items() if value is not None and name not in tried_anyway}
     return replace(ranking, result=result.model_copy(update={"training": training, "usual": usual}))

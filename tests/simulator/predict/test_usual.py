@@ -5,6 +5,8 @@ import pytest
 from simulator.model.job import Job
 from simulator.predict import usual
 from simulator.predict.usual import PLAIN, least_checkpoint, usual_of
+from tests.support.refusals import refuses
+from traces.errors import Code
 from ui.request import JobRequest
 
 
@@ -89,3 +91,13 @@ def test_models_and_machines_are_called_as_they_are_listed():
     assert [JobRequest("lenet5", machine=name).machine for name in ("4090", "cuda", "cpu", "H101", "Profile.json")] == [
         "rtx4090", "this-gpu", "this-cpu", "H101", "Profile.json",
     ]  # fmt: skip
+
+
+def test_what_a_whole_training_has_is_read_of_a_request():
+    assert JobRequest("llama3:8b", tokens="15T", price=2.5).budget == (15e12, 2.5)
+    assert JobRequest("llama3:8b").budget == (1e9, None)
+    with refuses(Code.REQUEST, "--tokens is 'many'; expected a number above 0, such as 15T"):
+        _ = JobRequest("llama3:8b", tokens="many").budget
+    with refuses(Code.REQUEST, "--tokens: lenet5 reads no rows of tokens; drop it"):
+        request = JobRequest("lenet5", 4, tokens="1B")
+        request.check_budget(request.job())
