@@ -8,7 +8,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "CONTRIBUTING.md", "ui/api/SKILL.md", "docs/*.md", "traces/data/*/README.md")
-PICTURES = (".github/*.png", ".github/*.webp")
+PICTURES = (".github/*.png", ".github/*.webp", ".github/*.svg")
 COMMANDS = "docs/commands.md"
 #: Where pages are in the site that are not at `docs/NAME.html`.
 PLACES = {"docs/start.md": "index.html", "README.md": "docs/overview.html", "ui/api/SKILL.md": "docs/skill.html"}

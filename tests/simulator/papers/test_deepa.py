@@ -42,7 +42,7 @@ def paper():
         patch.setattr(deepa, "SCOPE", SMALL)
         seen = []
         yield deepa.reproduce(Steps(PAPER.machine, seen.append))
-        assert len(seen) == deepa.predictions()
+        assert len(seen) == PAPER.predictions()
 
 
 def test_owt_moves_8_times_less_than_image_parallelism(alexnet):

@@ -471,12 +471,12 @@ def test_the_command_prints_one_document_and_writes_a_folder(small, tmp_path, ca
     assert {each["verdict"] for each in document["claims"]} <= {"holds", "other", "refuted", "open", "identity"}
     assert all(each["published"] and each["mechanism"] for each in document["claims"])
     assert all(each["cause"] for each in document["claims"] if each["verdict"] == "refuted")
-    total = next(row for row in document["papers"][0]["tables"][0]["rows"] if row["labels"]["phase"] == "total")
+    total = next(row for row in document["papers"][0]["tables"][1]["rows"] if row["labels"]["phase"] == "total")
     assert set(total["figures"][0]) == {"name", "unit", "predicted", "published", "interval", "ratio"}
     assert total["figures"][0]["ratio"] == pytest.approx(total["figures"][0]["predicted"] / 0.09421)
     folder = tmp_path / "new" / "fusion"
     assert shown.err.splitlines() == [
-        f"schedcast: fusion: {fusion.predictions()} predictions, which take a minute or more",
+        f"schedcast: fusion: {fusion.PAPER.predictions()} predictions, which take a minute or more",
         f"report: {folder / 'index.html'}",
     ]
     page = (folder / "index.html").read_text()
