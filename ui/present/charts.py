@@ -319,6 +319,10 @@ def bars(
     return [*steps, Bar(after, last, 0.0, after_s, True)]
 
 
+#: What the allocator holds besides tensors.
+RESERVED = "reserved by PyTorch"
+
+
 def memory_parts(prediction: Prediction) -> tuple[list[tuple[str, int]], int]:
     """(what, bytes) of the memory that a plan needs of its fullest device: by kind, reserved beyond that, the driver's; and its size."""
     peak = max(prediction.at_peak, key=lambda own: own.bytes)
@@ -327,7 +331,7 @@ def memory_parts(prediction: Prediction) -> tuple[list[tuple[str, int]], int]:
     held = sum(size for _, size in parts)
     reserved = max(0, (need.reserved_bytes or 0) - held)
     rest = max(0, need.needed_bytes - held - reserved)
-    return [*parts, ("reserved by PyTorch", reserved), ("driver and CUDA context", rest)], need.size_bytes
+    return [*parts, (RESERVED, reserved), ("driver and CUDA context", rest)], need.size_bytes
 
 
 def memory_figure(prediction: Prediction) -> "go.Figure":
@@ -335,7 +339,7 @@ def memory_figure(prediction: Prediction) -> "go.Figure":
     import plotly.graph_objects as go
 
     parts, size = memory_parts(prediction)
-    colors = {KIND_NAMES.get(kind, kind): color for kind, color in labels.KIND.items()}
+    colors = {KIND_NAMES.get(kind, kind): color for kind, color in labels.KIND.items()} | {RESERVED: labels.IDLE}
     figure = go.Figure()
     for name, count in parts:
         if count > NAMED_SHARE * sum(each for _, each in parts):
