@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from calibrate.numerics import Numerics
 from calibrate.testbed import Progress, Testbed, TimedLoop, drained_periods, units_in_round
@@ -49,15 +50,18 @@ class Candidate:
             raise ValueError(f"the numbers of {self.plan.strategy} were not compared")
         return self.numerics
 
+    @cached_property
+    def _drains(self) -> int:
+        return drained_periods(self.plan, self.program.unit)
+
     def run(self, steps: int) -> None:
         """Run a chunk of steps. Its first step does not count, since it starts with other programs' data in the caches.
 
         Nor does the last one, a period more, if a plan's lanes run side by side: no later period runs beside it.
         """
-        drains = drained_periods(self.plan, self.program.unit)
-        chunk = sample(self.program, steps + drains)
+        chunk = sample(self.program, steps + self._drains)
         times, steps_s = list(chunk.times), list(chunk.steps_s)
-        if drains:
+        if self._drains:
             steps_s.pop()
             last = max((item.period for item in times), default=0)
             times = [item for item in times if item.period < last]

@@ -29,7 +29,7 @@ from calibrate.numerics import reference
 from calibrate.testbed import Monitor, Progress, Testbed, TimedLoop
 from calibrate.tiny_model import loop_costs
 from executors.cuda.backend import CudaBackend
-from executors.cuda.driver import STALLED, Driver, Event, GpuStalledError, Graph, Stream
+from executors.cuda.driver import STALLED, Driver, GpuStalledError, Graph, Stream, timing_event
 from executors.cuda.partitions import runnable_mode
 from executors.program import WARM_UP, Backend
 from executors.reference import Reference
@@ -65,24 +65,18 @@ class GpuLoop:
         driver.synchronize()
         driver.use(self._stream)
         with training_step(self._batch):
-            ends = [self._now()]
+            ends = [timing_event(driver, self._stream)]
             for number in range(steps):
                 if batches is not None:
                     self._plain.feed(*batches[number])
                 losses.append(self._step())
-                ends.append(self._now())
+                ends.append(timing_event(driver, self._stream))
             driver.synchronize()
         self.losses += map(float, losses)
         return [begin.elapsed_time(end) * 1e-3 for begin, end in pairwise(ends)]
 
     def _step(self) -> torch.Tensor:
         return self._plain.step()
-
-    def _now(self) -> Event:
-        """An event at the current end of the stream."""
-        event = self._driver.event(timing=True)
-        event.record(self._stream)
-        return event
 
     def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
         for name, tensor in module_tensors(self._plain.module).items():

@@ -184,6 +184,13 @@ class Driver(Protocol):
         """The SMs that kernels on each stream run on in the replay of one graph with work of all of them. Raises as `sm_ids` does."""
 
 
+def timing_event(driver: Driver, stream: Stream) -> Event:
+    """An event at the current end of the stream, whose time can be read."""
+    event = driver.event(timing=True)
+    event.record(stream)
+    return event
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a device of a plan is: a GPU, or one of its partitions, with a context of its own. A place's streams run on its SMs."""

@@ -16,7 +16,7 @@ from itertools import groupby, pairwise
 import torch
 
 from executors.binding import Instance
-from executors.cuda.driver import Event, Graph, Stream
+from executors.cuda.driver import Event, Graph, Stream, timing_event
 from executors.cuda.instrumented import EndMarks, run_instrumented, with_starts
 from executors.cuda.issue import fork, join
 from executors.cuda.program import EagerProgram, Pairs, Placed, Site, copy_all
@@ -136,7 +136,7 @@ class GraphProgram(EagerProgram):
         feeds = [self._inputs if inputs is None else {**self._inputs, **self._feeds.place(inputs[i])} for i in range(graphs * self.unit)]
         self._wait()
         driver.use(self._main_stream)
-        begin = self._record_event()
+        begin = timing_event(self.driver, self._main_stream)
         ends = self._graph_ends = []
         for number in range(graphs):
             if self._graph_inputs:
@@ -145,7 +145,7 @@ class GraphProgram(EagerProgram):
                 self._feeds.refill(self._graph_inputs, feeds[number * self.unit : (number + 1) * self.unit], wait, self._copy)
             self._graph.replay()
             self._report_losses(self._period + number * self.unit)
-            ends.append(self._record_event())
+            ends.append(timing_event(self.driver, self._main_stream))
         self._unwaited += graphs * self.unit
         self._wait()
         self._graph_ends = []
@@ -162,11 +162,6 @@ class GraphProgram(EagerProgram):
         left = sum(not end.query() for end in self._graph_ends)
         lanes = f"{len(self._compiled.tasks)} tasks on {len(self._streams)} lanes"
         return f"plan {self.plan.strategy} ({left} of {len(self._graph_ends)} graphs of {self.unit} periods with {lanes})"
-
-    def _record_event(self) -> Event:
-        event = self.driver.event(timing=True)
-        event.record(self._main_stream)
-        return event
 
     def _capture(self, marks: EndMarks | None = None) -> Graph:
         """Capture `unit` periods from the current one on. With `marks` it is an instrumented graph, which is used for its times only."""
@@ -338,7 +333,7 @@ class GraphProgram(EagerProgram):
         ends = []
         for _ in range(INSTRUMENTED_REPLAYS):
             graph.replay()
-            ends.append(self._record_event())
+            ends.append(timing_event(self.driver, self._main_stream))
         self._wait()
         return statistics.median(a.elapsed_time(b) for a, b in pairwise(ends)) * 1e-3 / self.unit
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from executors.cuda.driver import Driver, Event, Stream
+from executors.cuda.driver import Driver, Event, Stream, timing_event
 from executors.measured import Measured
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.task import Task
@@ -34,8 +34,7 @@ class Origin:
         first_s = None
         for stream in streams:
             if stream.device not in self._marks:
-                event = driver.event(timing=True)
-                event.record(stream)
+                event = timing_event(driver, stream)
                 recorded_s = driver.now_s()
                 first_s = recorded_s if first_s is None else first_s
                 self._marks[stream.device] = event, recorded_s - first_s
@@ -66,15 +65,13 @@ class EagerMarks:
 
     def before(self, period: int, index: int, stream: Stream) -> None:
         if index % self._every == self._offset:
-            self._begin = self._driver.event(timing=True)
-            self._begin.record(stream)
+            self._begin = timing_event(self._driver, stream)
             self._begin_s = self._driver.now_s()
 
     def after(self, period: int, index: int, stream: Stream) -> None:
         if index % self._every == self._offset:
             issued_s = self._driver.now_s() if self._single[index] else self._begin_s
-            end = self._driver.event(timing=True)
-            end.record(stream)
+            end = timing_event(self._driver, stream)
             assert self._begin is not None, "`before` was called for this task"
             self._events.append((period, index, stream, self._begin, end, issued_s - self._origin_s))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from executors.binding import Binding, Forms, Instance, fits, input_piece, with_strides
-from executors.cuda.driver import STALLED, Driver, Event, GpuStalledError, Place, Stream
+from executors.cuda.driver import STALLED, Driver, Event, GpuStalledError, Place, Stream, timing_event
 from executors.cuda.instrumented import EagerMarks, Origin, repeat_period, run_instrumented
 from executors.cuda.issue import CompiledPlan, Issuer, Lane, lane_priorities
 from executors.measured import ChunkTimes, Measured, lengths
@@ -282,12 +282,7 @@ class EagerProgram(BoundPlan):
 
     def _period_end(self) -> list[Event]:
         """A timing event at the end of every lane."""
-        events = []
-        for stream in self._streams.values():
-            event = self.driver.event(timing=True)
-            event.record(stream)
-            events.append(event)
-        return events
+        return [timing_event(self.driver, stream) for stream in self._streams.values()]
 
     def _wait(self) -> None:
         """Wait for what was issued. Raises GpuStalledError if that takes far longer than before."""

@@ -54,6 +54,8 @@ OPTIMIZERS = {"SGD": "sgd", "Adagrad": "adagrad", "RMSprop": "rmsprop", "Adadelt
 
 #: The names of the labels' argument in modules that compute their own loss.
 LABELS = ("labels", "label", "targets", "target", "y")
+#: The names of the arguments that say where and within what memory a job runs.
+PLACE = ("devices", "memory_limit", "network")
 
 
 @dataclass(frozen=True)
@@ -185,10 +187,10 @@ class Predicted(Shown):
         if scale:
             known = {name: getattr(scale_of(request.scale), name) for name in ABOUT} | scale
             request = replace(request, scale=",".join(f"{name}={factor}" for name, factor in known.items()))
-        place = {name: changes.pop(name) for name in ("devices", "memory_limit", "network") if name in changes}
+        place = {name: changes.pop(name) for name in PLACE if name in changes}
         machine = str(machine_of(changes.pop("on", request.machine)))
         changes |= _optimizer(changes.pop("optimizer", None))
-        changes = _job_fields(changes, "what_if", [*ABOUT, "on", "devices", "memory_limit", "network"])
+        changes = _job_fields(changes, "what_if", [*ABOUT, "on", *PLACE])
         return answer(replace(request, machine=machine, **place, **changes), self.chosen, self.owner)
 
     @asked
@@ -298,8 +300,7 @@ def predict(model: Any, given: Mapping[str, Any], fields_of_job: Mapping[str, An
     if isinstance(target, str | Path) and on is None:
         target, on = None, target  # predict(model, batch, "h100")
     on = machine_of(on)
-    placed = ["devices", "memory_limit", "network", "mode"]
-    settings = {**_optimizer(given["optimizer"]), **_job_fields(fields_of_job, "predict", ["on", *placed])}
+    settings = {**_optimizer(given["optimizer"]), **_job_fields(fields_of_job, "predict", ["on", *PLACE, "mode"])}
     if isinstance(model, torch.nn.Module):
         batch, target, step = batch_of(batch), None if target is None else batch_of(target), step_of(given["step"])
         if target is None and step is None:
@@ -315,7 +316,7 @@ def predict(model: Any, given: Mapping[str, Any], fields_of_job: Mapping[str, An
     check_type("batch=", batch, int | None)
     named = str(model) if owner is None else owner.name
     where = str(THIS_CPU if on is None else on)
-    place = {name: given[name] for name in (*placed, "price")} | {"tokens": str(given["tokens"])}
+    place = {name: given[name] for name in (*PLACE, "mode", "price")} | {"tokens": str(given["tokens"])}
     chosen = strategies_of(given["strategy"])
     request = {"model": named, "batch": batch, "machine": where, "strategies": chosen, **place, **settings}
     return answer(JobRequest(**request), chosen[0] if chosen else None, owner=owner)

@@ -93,13 +93,14 @@ def holding_words(paper: Paper) -> str:
 def blocks(paper: Paper, linked: bool = False) -> list[Block]:
     """The finding, the claims, and, folded, tables; charts, measurements and notes. `linked`: whether pictures are next to the page."""
     address = paper.reference.rpartition(" ")[2]
+    demonstrations, others = _split(paper)
     return [
         *([Sentences([paper.finding], listed=False, style="bold", mark="")] if paper.finding else []),
         Note(paper.reference, address if address.startswith("https://") else ""),
         Sentences(about_words(paper), listed=False, mark=""),
-        *(Group(table.title, [_table(table)]) for table in paper.tables if table.name == DEMONSTRATION),
+        *(Group(table.title, [_table(table)]) for table in demonstrations),
         *([Group("What the paper claims", [_claims(paper.checks)])] if paper.checks else []),
-        *(Group(table.title, [_table(table)], folded=True) for table in paper.tables if table.name != DEMONSTRATION),
+        *(Group(table.title, [_table(table)], folded=True) for table in others),
         *(_chart(shown, _file(paper, shown) if linked else "") for shown in drawn_of(paper)),
         *(_measured(Validation.model_validate(document)) for document in paper.measured),
         Group("", [Sentences(paper.notes)]),
@@ -281,20 +282,24 @@ def _overview(name: str, checks: Sequence[Check]) -> dict[str, str]:
     }
 
 
+def _split(paper: Paper) -> tuple[list[TableOfPaper], list[TableOfPaper]]:
+    """The paper's tables: its small job's, which are shown first, and the others."""
+    demonstrations = [table for table in paper.tables if table.name == DEMONSTRATION]
+    return demonstrations, [table for table in paper.tables if table.name != DEMONSTRATION]
+
+
 def _paper_lines(paper: Paper, pictures: Mapping[str, str]) -> Iterator[str]:
     yield from ("", f"## {paper.name}", "", *([f"**{paper.finding}**", ""] if paper.finding else []))
     yield from (f"*{paper.title}* ({paper.reference}).", *about_words(paper))
     yield from ("", f"`schedcast reproduce {paper.name}`", "")
-    for table in paper.tables:
-        if table.name == DEMONSTRATION:
-            yield from (f"**{table.title}.** {table.about}", "", *in_markdown(cells(table)), "", f"`{asking_command(table)}`", "")
-            yield from ((f"![{table.title}, task by task]({pictures[paper.name]})", "") if paper.name in pictures else ())
+    demonstrations, others = _split(paper)
+    for table in demonstrations:
+        yield from (f"**{table.title}.** {table.about}", "", *in_markdown(cells(table)), "", f"`{asking_command(table)}`", "")
+        yield from ((f"![{table.title}, task by task]({pictures[paper.name]})", "") if paper.name in pictures else ())
     yield from in_markdown([claim_cells(check) for check in paper.checks])
     if causes := [f"- {check.claim}: {check.reason}." for check in paper.checks if check.reason]:
         yield from _folded_lines("Why the others do not hold", causes)
-    for table in paper.tables:
-        if table.name == DEMONSTRATION:
-            continue
+    for table in others:
         yield from _folded_lines(table.title, [*in_markdown(cells(table)), "", table.about])
     for document in paper.measured:
         validation = Validation.model_validate(document)
